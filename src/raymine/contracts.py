@@ -9,9 +9,9 @@ Dimension legend, used in every signature and docstring:
     n  points in general            C  image channels
     H, W  image height and width    I  images
 
-Conventions: distances are in world units after normalisation; colours are in 0..1; directions are unit length; a pose is
-camera-to-world with x right, y up, z backward (see `raymine.cameras`, which owns every conversion). Packed samples lie
-ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by distance.
+Conventions: distances are in world units after normalisation; colours are in 0..1; directions are unit length; a pose
+is camera-to-world with x right, y up, z backward (see `raymine.cameras`, which owns every conversion). Packed samples
+lie ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by distance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 CameraModel = Literal["pinhole", "opencv", "fisheye"]
@@ -88,9 +87,10 @@ class Bounds:
 class Scene:
     """Everything known about a scene before an image is decoded.
 
-    `normalisation` is the [4, 4] similarity already applied to every pose (source world to raymine world). `background` is
-    the colour behind RGBA images when a fixed one is needed (evaluation); None means that images are opaque. `decisions`
-    are sentences for the user: which format, which split, which scale and why. `warnings` are survivable problems.
+    `normalisation` is the [4, 4] similarity already applied to every pose (source world to raymine world).
+    `background` is the colour behind RGBA images when a fixed one is needed (evaluation); None means that images are
+    opaque. `decisions` are sentences for the user: which format, which split, which scale and why. `warnings` are
+    survivable problems.
     """
 
     root: Path
@@ -170,7 +170,7 @@ class FieldOutput:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Per ray: colour [R, 3] over the background, opacity [R], depth [R] (expected distance); per sample: weights [B]."""
+    """Per ray: colour [R, 3] over the background, opacity [R], depth [R] (expected distance); weights [B] per sample."""
 
     colour: Tensor
     opacity: Tensor

@@ -1,7 +1,7 @@
 """Errors a user can act on. The lowest layer: it imports nothing of raymine.
 
-Every message names the thing, the rule it broke, the value it had and what to do. The command line prints these without a
-traceback and exits with `exit_code`; anything else that escapes is a bug and keeps its traceback.
+Every message names the thing, the rule it broke, the value it had and what to do. The command line prints these
+without a traceback and exits with `exit_code`; anything else that escapes is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
