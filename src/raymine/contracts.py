@@ -170,7 +170,7 @@ class FieldOutput:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Per ray: colour [R, 3] over the background, opacity [R], depth [R] (expected distance); weights [B] per sample."""
+    """Per ray: colour [R, 3] over the background, opacity [R], depth [R] (mean distance); weights [B] per sample."""
 
     colour: Tensor
     opacity: Tensor
