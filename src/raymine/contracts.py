@@ -240,6 +240,14 @@ class Field(Protocol):
         ...
 
 
+class Sampler(Protocol):
+    """Places packed samples along rays."""
+
+    def sample(self, rays: Rays, jitter: Tensor | None = None) -> Samples:
+        """`jitter` [R] in 0..1 shifts each ray's samples by a share of a step; None leaves them in place."""
+        ...
+
+
 class ImageSource(Protocol):
     """Decoded pixels of a scene, without the images having to be in memory."""
 

@@ -1,0 +1,79 @@
+"""The hash-grid field: a hash encoding, a small density network and a small view-dependent colour network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from raymine.contracts import Bounds, FieldInput, FieldOutput
+from raymine.errors import ConfigError
+from raymine.fields.contraction import to_unit_cube
+from raymine.fields.harmonics import WIDTH, harmonics
+from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.philox.op import Stream, uniform
+
+
+@dataclass(frozen=True)
+class HashFieldConfig:
+    """Shape of a hash-grid field. `geometry` is how many numbers the density network hands to the colour network."""
+
+    grid: GridSpec = field(default_factory=GridSpec)
+    width: int = 64
+    geometry: int = 16
+    colour_layers: int = 2
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.width <= 256:
+            raise ConfigError(f"`width` must be in 8 .. 256, got {self.width}.")
+        if not 1 <= self.geometry <= 64:
+            raise ConfigError(f"`geometry` must be in 1 .. 64, got {self.geometry}.")
+        if not 1 <= self.colour_layers <= 4:
+            raise ConfigError(f"`colour_layers` must be in 1 .. 4, got {self.colour_layers}.")
+
+
+class HashField(nn.Module):
+    """Density and view-dependent colour as pre-activations (see `contracts.Field`). Layers have no bias."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, config: HashFieldConfig, bounds: Bounds, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.unbounded = bounds.unbounded
+        self.register_buffer("low", torch.tensor(bounds.low), persistent=False)
+        self.register_buffer("high", torch.tensor(bounds.high), persistent=False)
+        grid, width = config.grid, config.width
+        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features))
+        self.table = nn.Parameter((table * 2 - 1) * 1e-4)
+        colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
+        shapes = [(grid.width, width), (width, config.geometry), *colour]
+        weights = [_xavier(shape, seed, 1 + layer) for layer, shape in enumerate(shapes)]
+        self.density_layers = nn.ParameterList(weights[:2])
+        self.colour_layers = nn.ParameterList(weights[2:])
+
+    def geometry(self, positions: Tensor) -> Tensor:
+        """[n, 3] world positions -> [n, geometry]; column 0 is the density pre-activation."""
+        cube = to_unit_cube(positions, self.low, self.high, self.unbounded)
+        hidden = encode(cube, self.table, self.config.grid) @ self.density_layers[0]
+        return hidden.relu_() @ self.density_layers[1]
+
+    def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
+        return self.geometry(positions)[:, 0]
+
+    def forward(self, query: FieldInput) -> FieldOutput:
+        geometry = self.geometry(query.positions)
+        hidden = torch.cat((geometry, harmonics(query.directions)), -1)
+        for weight in self.colour_layers[:-1]:
+            hidden = (hidden @ weight).relu_()
+        return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])
+
+
+def _xavier(shape: tuple[int, int], seed: int, layer: int) -> nn.Parameter:
+    """Uniform weights [inputs, outputs] of variance 2 / (inputs + outputs); `layer` keeps the draws of layers apart."""
+    limit = math.sqrt(6 / sum(shape))
+    return nn.Parameter((uniform(seed, layer, Stream.INITIAL, shape) * 2 - 1) * limit)

@@ -1,0 +1,1 @@
+"""The Adam update, with entries that received no gradient left alone."""

@@ -1,0 +1,40 @@
+"""Adam (Kingma and Ba, 2015) in plain torch: the definition.
+
+With gradient g, moments m and v, rates b1 and b2, step count n (from 1) and decay L2:
+
+    g += decay * p;   m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
+    p -= lr * (m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps)
+
+With `sparse`, elements whose gradient is exactly 0 keep p, m and v as they are (hash entries nobody touched).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rates(NamedTuple):
+    """lr, b1, b2, eps, decay and the step count from 1 of the module docstring."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    decay: float
+    count: int
+
+
+def update(parameter: Tensor, grad: Tensor, m: Tensor, v: Tensor, rates: Rates, sparse: bool) -> None:
+    """In place."""
+    live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
+    g = grad + rates.decay * parameter
+    new_m = rates.beta1 * m + (1 - rates.beta1) * g
+    new_v = rates.beta2 * v + (1 - rates.beta2) * g * g
+    scale1, scale2 = 1 / (1 - rates.beta1**rates.count), 1 / (1 - rates.beta2**rates.count)
+    new_p = parameter - rates.lr * (new_m * scale1) / ((new_v * scale2).sqrt() + rates.eps)
+    parameter.copy_(torch.where(live, new_p, parameter))
+    m.copy_(torch.where(live, new_m, m))
+    v.copy_(torch.where(live, new_v, v))

@@ -1,0 +1,1 @@
+"""Volume rendering of packed samples."""

@@ -1,0 +1,107 @@
+"""Which backend runs an op: decided here, logged once with its reason, forcible in a `with` block.
+
+    reference   plain torch; runs anywhere and defines what is right
+    cpu         Numba kernels over all cores
+    gpu         Triton kernels
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import torch
+
+from raymine.errors import ConfigError
+
+Backend = Literal["reference", "cpu", "gpu"]
+
+BACKENDS: dict[str, tuple[Backend, ...]] = {
+    "philox": ("reference", "cpu"),
+    "hash_grid": ("reference", "cpu"),
+    "march": ("reference", "cpu"),
+    "composite": ("reference", "cpu"),
+    "select": ("reference", "cpu"),
+    "adam": ("reference", "cpu"),
+}
+"""What each op offers. An op that lists a backend must pass the comparison tests on it."""
+
+kernel_lock = threading.RLock()
+"""Held while a Numba kernel runs: each uses every core, and one of Numba's thread pools allows a single caller."""
+
+_forced: ContextVar[Backend | None] = ContextVar("raymine_backend", default=None)
+_announced: set[tuple[str, str, str]] = set()
+_log = logging.getLogger("raymine.kernels")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend of one op on one device, and why."""
+
+    op: str
+    device: str
+    backend: Backend
+    reason: str
+
+
+@contextmanager
+def force(backend: Backend) -> Iterator[None]:
+    """Run every op inside the block on one backend; an op that lacks it raises ConfigError."""
+    token = _forced.set(backend)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def choose(op: str, device: torch.device) -> Backend:
+    """The backend for `op` on tensors of `device`."""
+    choice = explain_one(op, device.type)
+    key = (op, choice.device, choice.backend)
+    if key not in _announced:
+        _announced.add(key)
+        _log.debug("%s on %s runs on `%s`: %s", op, choice.device, choice.backend, choice.reason)
+    return choice.backend
+
+
+def explain_one(op: str, device: str) -> Choice:
+    """The choice for one op, with its reason, without running it."""
+    offered = BACKENDS[op]
+    forced = _forced.get()
+    if forced is not None:
+        if forced not in offered:
+            raise ConfigError(f"`{op}` has no backend `{forced}`; it offers {', '.join(offered)}.")
+        if forced == "cpu" and device != "cpu":
+            raise ConfigError(f"`{op}`: backend `cpu` cannot run on {device} tensors. Move them to the CPU first.")
+        return Choice(op, device, forced, "forced")
+    if device == "cpu":
+        if "cpu" not in offered:
+            return Choice(op, device, "reference", "no Numba kernel for this op")
+        problem = numba_problem()
+        if problem:
+            return Choice(op, device, "reference", problem)
+        return Choice(op, device, "cpu", "Numba kernels use all cores")
+    if "gpu" not in offered:
+        return Choice(op, device, "reference", "no Triton kernel for this op yet")
+    return Choice(op, device, "gpu", "Triton kernel")
+
+
+def explain(device: str = "cpu") -> list[Choice]:
+    """The choice for every op on `device`."""
+    return [explain_one(op, device) for op in BACKENDS]
+
+
+@cache
+def numba_problem() -> str:
+    """Why Numba cannot be used here, or an empty string."""
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:
+        return f"Numba cannot be imported ({error})"
+    return ""

@@ -1,0 +1,1 @@
+"""Multi-resolution hash grid encoding."""

@@ -1,0 +1,190 @@
+"""The hash grid encoding with Numba.
+
+Forward: tasks are ranges of points; inside one, levels are the outer loop, so that a level's table stays in the cache
+while thousands of points read it. Backward: tasks are levels (and shards of a level when there are more cores than
+levels), so each task owns the entries it adds to: nothing races, and an entry sums its points in index order whatever the
+number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.kernels._numba import Kernel, array, device_function, kernel, tasks
+from raymine.kernels.hash_grid.spec import GridSpec
+
+
+@device_function
+def _wrap(index, entries):  # type: ignore[no-untyped-def]
+    """A vertex on the far face may lie one row past the end of a dense level; once is enough: index < 2 * entries."""
+    return index - entries if index >= entries else index
+
+
+@device_function
+def rows(cx, cy, cz, res, entries, dense):  # type: ignore[no-untyped-def]
+    """Indices inside its level of the eight vertices of a cell, x fastest; every argument is uint32 but `dense`."""
+    one = np.uint32(1)
+    if dense:
+        a = cx + res * (cy + res * cz)
+        b, c = a + res, a + res * res
+        d = c + res
+        return (
+            _wrap(a, entries),
+            _wrap(a + one, entries),
+            _wrap(b, entries),
+            _wrap(b + one, entries),
+            _wrap(c, entries),
+            _wrap(c + one, entries),
+            _wrap(d, entries),
+            _wrap(d + one, entries),
+        )
+    mask = entries - one
+    y0 = cy * np.uint32(2654435761)
+    y1 = y0 + np.uint32(2654435761)
+    z0 = cz * np.uint32(805459861)
+    z1 = z0 + np.uint32(805459861)
+    x1 = cx + one
+    a, b, c, d = y0 ^ z0, y1 ^ z0, y0 ^ z1, y1 ^ z1
+    return (
+        (cx ^ a) & mask,
+        (x1 ^ a) & mask,
+        (cx ^ b) & mask,
+        (x1 ^ b) & mask,
+        (cx ^ c) & mask,
+        (x1 ^ c) & mask,
+        (cx ^ d) & mask,
+        (x1 ^ d) & mask,
+    )
+
+
+@device_function
+def weights(fx, fy, fz):  # type: ignore[no-untyped-def]
+    """Trilinear weights of the same eight vertices."""
+    one = np.float32(1.0)
+    gx, gy, gz = one - fx, one - fy, one - fz
+    a, b, c, d = gy * gz, fy * gz, gy * fz, fy * fz
+    return gx * a, fx * a, gx * b, fx * b, gx * c, fx * c, gx * d, fx * d
+
+
+@cache
+def _forward(features: int) -> Kernel:
+    @kernel
+    def forward(points, table, scales, resolutions, entries, offsets, dense, out, n_tasks):  # type: ignore[no-untyped-def]
+        n = points.shape[0]
+        for task in numba.prange(n_tasks):
+            start, stop = task * n // n_tasks, (task + 1) * n // n_tasks
+            for level in range(scales.shape[0]):
+                scale, res, size = scales[level], resolutions[level], entries[level]
+                part = table[offsets[level] : offsets[level] + size]
+                is_dense, column = dense[level], level * features
+                for i in range(start, stop):
+                    px = points[i, 0] * scale + np.float32(0.5)
+                    py = points[i, 1] * scale + np.float32(0.5)
+                    pz = points[i, 2] * scale + np.float32(0.5)
+                    cx, cy, cz = np.uint32(px), np.uint32(py), np.uint32(pz)
+                    r = rows(cx, cy, cz, res, size, is_dense)
+                    w = weights(px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz))
+                    for f in range(features):
+                        value = w[0] * part[r[0], f] + w[1] * part[r[1], f] + w[2] * part[r[2], f]
+                        value += w[3] * part[r[3], f] + w[4] * part[r[4], f] + w[5] * part[r[5], f]
+                        out[i, column + f] = value + w[6] * part[r[6], f] + w[7] * part[r[7], f]
+
+    return forward
+
+
+@cache
+def _backward(features: int) -> Kernel:
+    @kernel
+    def backward(points, grad, scales, resolutions, entries, offsets, dense, out, shards):  # type: ignore[no-untyped-def]
+        levels = scales.shape[0]
+        for task in numba.prange(levels * shards):
+            order, shard = task // shards, np.uint32(task % shards)
+            # Fine levels miss the cache and cost more: pair each with a coarse one so that threads finish together.
+            level = order // 2 if order % 2 == 0 else levels - 1 - order // 2
+            scale, res, size = scales[level], resolutions[level], entries[level]
+            part = out[offsets[level] : offsets[level] + size]
+            is_dense, column = dense[level], level * features
+            for i in range(points.shape[0]):
+                px = points[i, 0] * scale + np.float32(0.5)
+                py = points[i, 1] * scale + np.float32(0.5)
+                pz = points[i, 2] * scale + np.float32(0.5)
+                cx, cy, cz = np.uint32(px), np.uint32(py), np.uint32(pz)
+                r = rows(cx, cy, cz, res, size, is_dense)
+                w = weights(px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz))
+                for corner in range(8):
+                    if shards == 1 or r[corner] % np.uint32(shards) == shard:
+                        for f in range(features):
+                            part[r[corner], f] += w[corner] * grad[i, column + f]
+
+    return backward
+
+
+@kernel
+def _backward_points(points, table, grad, scales, resolutions, entries, offsets, dense, out, n_tasks):  # type: ignore[no-untyped-def]
+    n, features = points.shape[0], table.shape[1]
+    one = np.float32(1.0)
+    for task in numba.prange(n_tasks):
+        for i in range(task * n // n_tasks, (task + 1) * n // n_tasks):
+            gx = gy = gz = np.float32(0.0)
+            for level in range(scales.shape[0]):
+                scale, column = scales[level], level * features
+                px = points[i, 0] * scale + np.float32(0.5)
+                py = points[i, 1] * scale + np.float32(0.5)
+                pz = points[i, 2] * scale + np.float32(0.5)
+                cx, cy, cz = np.uint32(px), np.uint32(py), np.uint32(pz)
+                fx, fy, fz = px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz)
+                r = rows(cx, cy, cz, resolutions[level], entries[level], dense[level])
+                for corner in range(8):
+                    bx, by, bz = corner & 1, corner >> 1 & 1, corner >> 2
+                    wx, wy, wz = fx if bx else one - fx, fy if by else one - fy, fz if bz else one - fz
+                    dot = np.float32(0.0)
+                    for f in range(features):
+                        dot += table[offsets[level] + r[corner], f] * grad[i, column + f]
+                    dot *= scale
+                    gx += dot * wy * wz if bx else -dot * wy * wz
+                    gy += dot * wx * wz if by else -dot * wx * wz
+                    gz += dot * wx * wy if bz else -dot * wx * wy
+            out[i, 0], out[i, 1], out[i, 2] = gx, gy, gz
+
+
+Layout = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@cache
+def _layout(spec: GridSpec) -> Layout:
+    return (
+        spec.scales.astype(np.float32),
+        spec.resolutions.astype(np.uint32),
+        spec.entries.astype(np.uint32),
+        spec.offsets,
+        spec.dense,
+    )
+
+
+def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+    """As `reference.encode`, without a graph."""
+    n = positions.shape[0]
+    out = np.empty((n, spec.width), np.float32)
+    _forward(spec.features)(array(positions), array(table), *_layout(spec), out, tasks(n))
+    return torch.from_numpy(out)
+
+
+def table_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
+    """[n, 3], [n, L * F] -> gradient of the table [entries, F]."""
+    out = np.zeros((spec.total_entries, spec.features), np.float32)
+    shards = -(-numba.get_num_threads() // spec.levels)
+    _backward(spec.features)(array(positions), array(grad), *_layout(spec), out, shards)
+    return torch.from_numpy(out)
+
+
+def position_gradient(positions: Tensor, table: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
+    """Gradient of the positions [n, 3]."""
+    out = np.empty(tuple(positions.shape), np.float32)
+    n = positions.shape[0]
+    _backward_points(array(positions), array(table), array(grad), *_layout(spec), out, tasks(n))
+    return torch.from_numpy(out)

@@ -1,0 +1,57 @@
+"""Multi-resolution hash grid encoding: checks, dispatch and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.hash_grid import reference
+from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
+
+
+def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+    """Encode points by trilinear interpolation in every level of a hash grid.
+
+    positions: [n, 3] float32; values outside 0..1 are clamped to it (and receive no gradient there).
+    table: [spec.total_entries, F] float32.
+    Returns [n, L * F]. Differentiable in `table` and `positions`.
+    """
+    if positions.ndim != 2 or positions.shape[1] != 3:
+        raise ConfigError(f"`positions` must have shape [n, 3], got {list(positions.shape)}.")
+    if tuple(table.shape) != (spec.total_entries, spec.features):
+        raise ConfigError(
+            f"`table` must have shape [{spec.total_entries}, {spec.features}] for {spec}, got {list(table.shape)}."
+        )
+    if positions.device != table.device:
+        raise ConfigError(f"`positions` is on {positions.device} but `table` is on {table.device}. Move one of them.")
+    positions = positions.clamp(0.0, 1.0)
+    if dispatch.choose("hash_grid", positions.device) == "cpu":
+        return _Encode.apply(positions, table, spec)
+    return reference.encode(positions, table, spec)
+
+
+class _Encode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+        from raymine.kernels.hash_grid import cpu
+
+        ctx.spec = spec
+        ctx.save_for_backward(positions, table)
+        with dispatch.kernel_lock:
+            return cpu.encode(positions, table, spec)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        from raymine.kernels.hash_grid import cpu
+
+        positions, table = ctx.saved_tensors
+        with dispatch.kernel_lock:
+            to_positions = (
+                cpu.position_gradient(positions, table, grads[0], ctx.spec) if ctx.needs_input_grad[0] else None
+            )
+            to_table = cpu.table_gradient(positions, grads[0], ctx.spec) if ctx.needs_input_grad[1] else None
+        return to_positions, to_table, None

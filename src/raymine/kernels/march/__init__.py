@@ -1,0 +1,1 @@
+"""Marching rays through a multi-level occupancy grid."""

@@ -1,0 +1,183 @@
+"""Marching with Numba: each ray walks its intervals and jumps over empty cells and empty blocks of 8^3 cells.
+
+Jumps land on the same intervals as the reference because interval k has a closed form (`spacing`). A jump stops one
+interval before the computed exit of the empty region, so rounding there can never skip an occupied cell.
+Rays are cut into tasks; a task writes its intervals end to end into its own part of a scratch buffer whose size is
+known from the ray bounds, then everything is copied to its packed place.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.kernels._numba import array, device_function, kernel, tasks
+from raymine.kernels.march.occupancy import BLOCK, Occupancy
+from raymine.kernels.march.spacing import Spacing
+
+
+@device_function
+def count_at(t, shape):  # type: ignore[no-untyped-def]
+    """u(t); `shape` is (shortest, longest, cone, ta, tb, ua, ub) in float32."""
+    if shape[2] == 0 or t < shape[3]:
+        return t / shape[0]
+    if t < shape[4]:
+        return shape[5] + np.log(t / shape[3]) / shape[2]
+    return shape[6] + (t - shape[4]) / shape[1]
+
+
+@device_function
+def distance_at(u, shape):  # type: ignore[no-untyped-def]
+    """t(u)."""
+    if shape[2] == 0 or u < shape[5]:
+        return u * shape[0]
+    if u < shape[6]:
+        return shape[3] * np.exp((u - shape[5]) * shape[2])
+    return shape[4] + (u - shape[6]) * shape[1]
+
+
+@device_function
+def _exit(x, y, z, dx, dy, dz, ix, iy, iz, size):  # type: ignore[no-untyped-def]
+    """Distance from a point (in cells) to where the ray leaves the cube of `size` cells at index (ix, iy, iz)."""
+    far = np.float32(1e30)
+    tx = ((ix + 1) * size - x) / dx if dx > 0 else (ix * size - x) / dx if dx < 0 else far
+    ty = ((iy + 1) * size - y) / dy if dy > 0 else (iy * size - y) / dy if dy < 0 else far
+    tz = ((iz + 1) * size - z) / dz if dz > 0 else (iz * size - z) / dz if dz < 0 else far
+    return min(tx, ty, tz)
+
+
+@kernel
+def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, entry, leave, start, most):  # type: ignore[no-untyped-def]
+    for r in numba.prange(origins.shape[0]):
+        t0, t1 = near[r], far[r]
+        for axis in range(3):
+            d, reach = directions[r, axis], half[axis] * outer
+            a = (centre[axis] - reach - origins[r, axis]) / d
+            b = (centre[axis] + reach - origins[r, axis]) / d
+            if a == a and b == b:
+                t0, t1 = max(t0, min(a, b)), min(t1, max(a, b))
+        entry[r], leave[r] = t0, t1
+        start[r] = np.float32(0.0)
+        most[r] = 0
+        if t1 > t0:
+            start[r] = count_at(t0, shape) + jitter[r]
+            most[r] = max(0, np.int64(np.ceil(count_at(t1, shape) - start[r])))
+
+
+@kernel
+def _walk(
+    origins, directions, entry, leave, start, most, space, centre, half, bits, blocks, res, shape, kept, count, n_tasks
+):  # type: ignore[no-untyped-def]
+    n = origins.shape[0]
+    levels = bits.shape[0]
+    n_blocks = res // BLOCK
+    half_res = np.float32(0.5) * np.float32(res)
+    one = np.float32(1.0)
+    for task in numba.prange(n_tasks):
+        first, last = task * n // n_tasks, (task + 1) * n // n_tasks
+        put = space[first] if n > 0 else 0
+        for r in range(first, last):
+            found = 0
+            ox, oy, oz = origins[r, 0], origins[r, 1], origins[r, 2]
+            dx, dy, dz = directions[r, 0], directions[r, 1], directions[r, 2]
+            k = 0
+            while k < most[r]:
+                u = start[r] + np.float32(k)
+                t = (distance_at(u, shape) + distance_at(u + one, shape)) * np.float32(0.5)
+                if t >= leave[r]:
+                    break
+                x = ((ox + t * dx) - centre[0]) / half[0]
+                y = ((oy + t * dy) - centre[1]) / half[1]
+                z = ((oz + t * dz) - centre[2]) / half[2]
+                reach = max(abs(x), abs(y), abs(z))
+                level = 0
+                scale = one
+                while level < levels - 1 and reach > scale:
+                    level += 1
+                    scale *= np.float32(2.0)
+                if reach > scale:
+                    k += 1
+                    continue
+                to_cells = half_res / scale
+                cx, cy, cz = x * to_cells + half_res, y * to_cells + half_res, z * to_cells + half_res
+                ix, iy, iz = min(np.int64(cx), res - 1), min(np.int64(cy), res - 1), min(np.int64(cz), res - 1)
+                cell = (ix * res + iy) * res + iz
+                if (bits[level, cell >> 3] >> np.uint8(cell & 7)) & 1:
+                    kept[put] = k
+                    put += 1
+                    found += 1
+                    k += 1
+                    continue
+                jx, jy, jz, side = ix // BLOCK, iy // BLOCK, iz // BLOCK, BLOCK
+                if blocks[level, (jx * n_blocks + jy) * n_blocks + jz]:
+                    jx, jy, jz, side = ix, iy, iz, 1
+                sx, sy, sz = dx / half[0] * to_cells, dy / half[1] * to_cells, dz / half[2] * to_cells
+                ahead = t + _exit(cx, cy, cz, sx, sy, sz, jx, jy, jz, np.float32(side))
+                # A coarser level holds the finer boxes too, so leave the region early where a finer level begins:
+                # levels nest about one centre, and a ray re-enters a finer box only at that box's face.
+                if level > 0:
+                    inner = scale * np.float32(0.5)
+                    back = _enter(x, y, z, dx / half[0], dy / half[1], dz / half[2], inner)
+                    ahead = min(ahead, t + back)
+                if ahead >= leave[r]:
+                    break
+                k = max(k + 1, np.int64(count_at(ahead, shape) - start[r]) - 1)
+            count[r] = found
+
+
+@device_function
+def _enter(x, y, z, dx, dy, dz, reach):  # type: ignore[no-untyped-def]
+    """Distance to where a ray from outside enters the cube of half side `reach`, or a huge number if it never does."""
+    t0, t1 = np.float32(0.0), np.float32(1e30)
+    for p, d in ((x, dx), (y, dy), (z, dz)):
+        if d == 0:
+            if abs(p) > reach:
+                return np.float32(1e30)
+        else:
+            a, b = (-reach - p) / d, (reach - p) / d
+            t0, t1 = max(t0, min(a, b)), min(t1, max(a, b))
+    return t0 if t0 <= t1 else np.float32(1e30)
+
+
+@kernel
+def _pack(start, space, count, first, kept, shape, t_start, t_end, ray_id, n_tasks):  # type: ignore[no-untyped-def]
+    n = start.shape[0]
+    for task in numba.prange(n_tasks):
+        begin, end = task * n // n_tasks, (task + 1) * n // n_tasks
+        take = space[begin] if n > 0 else 0
+        for r in range(begin, end):
+            for i in range(first[r], first[r] + count[r]):
+                u = start[r] + np.float32(kept[take])
+                t_start[i] = distance_at(u, shape)
+                t_end[i] = distance_at(u + np.float32(1.0), shape)
+                ray_id[i] = r
+                take += 1
+
+
+def march(
+    origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy, spacing: Spacing, jitter: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.march`."""
+    n = origins.shape[0]
+    low, high = np.array(grid.low, np.float32), np.array(grid.high, np.float32)
+    centre, half = (low + high) * np.float32(0.5), (high - low) * np.float32(0.5)
+    shape = np.array((spacing.shortest, spacing.longest, spacing.cone, *spacing.knots), np.float32)
+    o, d = array(origins), array(directions)
+    entry, leave, start = (np.empty(n, np.float32) for _ in range(3))
+    most, count = np.empty(n, np.int64), np.empty(n, np.int64)
+    outer = np.float32(2 ** (grid.levels - 1))
+    _bounds(o, d, array(near), array(far), array(jitter), centre, half, outer, shape, entry, leave, start, most)
+    space = np.cumsum(most) - most
+    # Only the pages that are written get committed, so the bound may be generous.
+    kept = np.empty(int(most.sum()), np.int32)
+    n_tasks = tasks(n, 64)
+    _walk(
+        o, d, entry, leave, start, most, space, centre, half, array(grid.bits), array(grid.blocks), grid.resolution,
+        shape, kept, count, n_tasks,
+    )  # fmt: skip
+    total = int(count.sum())
+    t_start, t_end, ray_id = np.empty(total, np.float32), np.empty(total, np.float32), np.empty(total, np.int64)
+    _pack(start, space, count, np.cumsum(count) - count, kept, shape, t_start, t_end, ray_id, n_tasks)
+    return torch.from_numpy(t_start), torch.from_numpy(t_end), torch.from_numpy(ray_id), torch.from_numpy(count)

@@ -1,0 +1,46 @@
+"""The occupancy bitfield: one bit a cell, several nested boxes, and a coarse copy for skipping.
+
+Level 0 covers the inner box with `resolution`^3 cells; level g covers a box 2^g times as large about the same centre.
+A point belongs to the finest level that contains it. Cell (x, y, z) is bit (x * res + y) * res + z, low bit first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+
+BLOCK = 8
+"""Cells a side of a block of the coarse copy."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """bits [G, res^3 / 8] uint8; blocks [G, (res / 8)^3] uint8 (1 where a block has an occupied cell); the inner box."""
+
+    bits: Tensor
+    blocks: Tensor
+    resolution: int
+    low: tuple[float, float, float]
+    high: tuple[float, float, float]
+
+    @property
+    def levels(self) -> int:
+        return self.bits.shape[0]
+
+
+def pack(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:
+    """[G, res, res, res] bool -> Occupancy. `res` must be a multiple of 8."""
+    levels, res = occupied.shape[0], occupied.shape[1]
+    if occupied.shape != (levels, res, res, res) or res % BLOCK:
+        raise ConfigError(f"`occupied` must be [G, res, res, res] with res % {BLOCK} == 0, got {list(occupied.shape)}.")
+    if not all(a < b for a, b in zip(low, high, strict=True)):
+        raise ConfigError(f"the box must have low < high on every axis, got {low} and {high}.")
+    place = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=occupied.device)
+    bits = (occupied.reshape(levels, -1, 8).to(torch.uint8) * place).sum(-1, dtype=torch.uint8)
+    n = res // BLOCK
+    blocks = occupied.reshape(levels, n, BLOCK, n, BLOCK, n, BLOCK).amax(dim=(2, 4, 6)).reshape(levels, -1)
+    return Occupancy(bits, blocks.to(torch.uint8), res, low, high)

@@ -1,0 +1,65 @@
+"""Marching rays through a multi-level occupancy grid: checks and dispatch. Not differentiable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.march import reference
+from raymine.kernels.march.occupancy import Occupancy as Occupancy
+from raymine.kernels.march.occupancy import pack as pack
+from raymine.kernels.march.reference import cell_of as cell_of
+from raymine.kernels.march.spacing import Spacing as Spacing
+
+
+class Marched(NamedTuple):
+    """Packed intervals: t_start, t_end [B] float32; ray_id [B], first [R], count [R] int64."""
+
+    t_start: Tensor
+    t_end: Tensor
+    ray_id: Tensor
+    first: Tensor
+    count: Tensor
+
+
+def march(
+    origins: Tensor,
+    directions: Tensor,
+    near: Tensor,
+    far: Tensor,
+    grid: Occupancy,
+    spacing: Spacing,
+    jitter: Tensor | None = None,
+) -> Marched:
+    """Intervals of every ray whose midpoint lies in an occupied cell, between the ray's bounds.
+
+    origins, directions: [R, 3] float32 (directions of unit length for distances in world units).
+    near, far: [R]; a ray with far <= near, or one that misses the outermost box, gets no interval.
+    jitter: [R] in 0..1, shifts a ray's intervals by that share of a step; None leaves them in place.
+    """
+    rays = origins.shape[0]
+    for name, value, shape in (
+        ("origins", origins, (rays, 3)),
+        ("directions", directions, (rays, 3)),
+        ("near", near, (rays,)),
+        ("far", far, (rays,)),
+        ("jitter", jitter, (rays,)),
+    ):
+        if value is not None and tuple(value.shape) != shape:
+            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
+        if value is not None and value.device != grid.bits.device:
+            raise ConfigError(f"`{name}` is on {value.device} but the occupancy grid is on {grid.bits.device}.")
+    if jitter is None:
+        jitter = torch.zeros_like(near)
+    if dispatch.choose("march", origins.device) == "cpu":
+        from raymine.kernels.march import cpu
+
+        with dispatch.kernel_lock:
+            t_start, t_end, ray_id, count = cpu.march(origins, directions, near, far, grid, spacing, jitter)
+    else:
+        t_start, t_end, ray_id, count = reference.march(origins, directions, near, far, grid, spacing, jitter)
+    return Marched(t_start, t_end, ray_id, count.cumsum(0) - count, count)

@@ -1,0 +1,61 @@
+"""Marching in plain torch: every candidate interval of every ray at once, then a filter. The definition.
+
+An interval is kept when its midpoint lies between the ray's bounds and in an occupied cell of the finest level that
+contains it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raymine.kernels.march.occupancy import Occupancy
+from raymine.kernels.march.spacing import Spacing
+
+
+def clip_to_box(origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor]:
+    """[R] entry and exit of the outermost box, inside [near, far]; exit < entry when the ray misses."""
+    low, high = (torch.tensor(side, device=origins.device, dtype=origins.dtype) for side in (grid.low, grid.high))
+    centre, half = (low + high) * 0.5, (high - low) * (0.5 * 2 ** (grid.levels - 1))
+    # A direction parallel to a face gives an infinite slab, or a miss (NaN is turned into one) exactly on the face.
+    a, b = (centre - half - origins) / directions, (centre + half - origins) / directions
+    entry = torch.minimum(a, b).nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
+    leave = torch.maximum(a, b).nan_to_num(torch.inf, torch.inf, -torch.inf).amin(-1)
+    return torch.maximum(entry, near), torch.minimum(leave, far)
+
+
+def cell_of(points: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor, Tensor]:
+    """[n, 3] -> level [n], cell index inside the level [n] int64, inside the outermost box [n] bool."""
+    low, high = (torch.tensor(side, device=points.device, dtype=points.dtype) for side in (grid.low, grid.high))
+    unit = (points - (low + high) * 0.5) / (high - low) * 2.0
+    reach = unit.abs().amax(-1)
+    level = torch.ceil(torch.log2(reach.clamp_min(1e-30))).clamp(0, grid.levels - 1)
+    res = grid.resolution
+    at = ((unit * torch.exp2(-level)[..., None] + 1.0) * (0.5 * res)).floor().long().clamp(0, res - 1)
+    index = (at[..., 0] * res + at[..., 1]) * res + at[..., 2]
+    return level.long(), index, reach <= 2.0 ** (grid.levels - 1)
+
+
+def is_occupied(points: Tensor, grid: Occupancy) -> Tensor:
+    """[n, 3] -> [n] bool."""
+    level, index, inside = cell_of(points, grid)
+    return ((grid.bits[level, index >> 3] >> (index & 7).to(torch.uint8)) & 1).bool() & inside
+
+
+def march(
+    origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy, spacing: Spacing, jitter: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """-> t_start [B], t_end [B], ray_id [B] int64, count [R] int64."""
+    entry, leave = clip_to_box(origins, directions, near, far, grid)
+    hit = leave > entry
+    start = spacing.count_at(torch.where(hit, entry, torch.zeros_like(entry))) + jitter
+    stop = spacing.count_at(torch.where(hit, leave, torch.zeros_like(leave)))
+    most = int(torch.where(hit, stop - start, torch.zeros_like(start)).ceil().clamp_min(0).max()) if len(hit) else 0
+    u = start[:, None] + torch.arange(most, device=origins.device, dtype=origins.dtype)
+    t0, t1 = spacing.distance_at(u), spacing.distance_at(u + 1.0)
+    middle = (t0 + t1) * 0.5
+    keep = hit[:, None] & (middle < leave[:, None])
+    points = origins[:, None] + middle[..., None] * directions[:, None]
+    keep &= is_occupied(points.reshape(-1, 3), grid).reshape(keep.shape)
+    ray_id = keep.nonzero()[:, 0]
+    return t0[keep], t1[keep], ray_id, keep.sum(-1)

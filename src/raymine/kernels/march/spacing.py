@@ -1,0 +1,66 @@
+"""How steps are spaced along a ray, as a closed form.
+
+Step length grows with distance: dt(t) = clamp(cone * t, shortest, longest). Instead of walking, count steps from the
+camera as a continuous quantity u with dt/du = dt(t):
+
+    t < ta = shortest / cone          u = t / shortest
+    ta <= t < tb = longest / cone     u = ua + ln(t / ta) / cone
+    t >= tb                           u = ub + (t - tb) / longest
+
+and its inverse t(u). Interval k of a ray that starts at t0 with jitter j runs from t(u(t0) + j + k) to
+t(u(t0) + j + k + 1). Any k can be computed on its own, so a backend may skip empty space, or do all k at once, and still
+land on the same intervals. With cone = 0 all of it is t0 + (j + k) * shortest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """shortest and longest step in world units; `cone` is the growth of a step per unit of distance (0: constant)."""
+
+    shortest: float = 5e-3
+    longest: float = 1e10
+    cone: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.shortest <= self.longest and math.isfinite(self.longest)):
+            raise ConfigError(
+                f"step lengths must satisfy 0 < shortest <= longest, got {self.shortest} and {self.longest}."
+            )
+        if not 0 <= self.cone < 1:
+            raise ConfigError(f"`cone` must be in [0, 1), got {self.cone}.")
+
+    @cached_property
+    def knots(self) -> tuple[float, float, float, float]:
+        """(ta, tb, ua, ub) of the module docstring; infinities with cone = 0."""
+        if self.cone == 0:
+            return math.inf, math.inf, math.inf, math.inf
+        ta, tb = self.shortest / self.cone, self.longest / self.cone
+        ua = ta / self.shortest
+        return ta, tb, ua, ua + math.log(tb / ta) / self.cone
+
+    def count_at(self, t: Tensor) -> Tensor:
+        """u(t), elementwise."""
+        if self.cone == 0:
+            return t / self.shortest
+        ta, tb, ua, ub = self.knots
+        middle = ua + torch.log(t.clamp(ta, tb) / ta) / self.cone
+        return torch.where(t < ta, t / self.shortest, torch.where(t < tb, middle, ub + (t - tb) / self.longest))
+
+    def distance_at(self, u: Tensor) -> Tensor:
+        """t(u), elementwise."""
+        if self.cone == 0:
+            return u * self.shortest
+        ta, tb, ua, ub = self.knots
+        middle = ta * torch.exp((u.clamp(ua, ub) - ua) * self.cone)
+        return torch.where(u < ua, u * self.shortest, torch.where(u < ub, middle, tb + (u - ub) * self.longest))

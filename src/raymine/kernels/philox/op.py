@@ -1,0 +1,58 @@
+"""Random draws without state: the same (seed, step, stream, index) gives the same number on every device.
+
+A stream is a purpose (which pixel, which jitter, which background); streams never share numbers, so adding one leaves
+the others as they were. There is no generator to save: a resumed run draws what the unbroken run would have drawn.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.philox import reference
+
+
+class Stream(IntEnum):
+    """What a draw is for. Numbers are part of the checkpoint format: never reuse one."""
+
+    PIXEL = 0
+    BACKGROUND = 1
+    JITTER = 2
+    OCCUPANCY_CELL = 3
+    OCCUPANCY_OFFSET = 4
+    INITIAL = 5
+    MINING = 6
+
+
+def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu") -> Tensor:
+    """n random 32-bit words as int64 [n] in 0 .. 2^32 - 1."""
+    if n < 0 or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
+        raise ConfigError(f"`n` must be >= 0, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}.")
+    device = torch.device(device)
+    if dispatch.choose("philox", device) == "cpu":
+        from raymine.kernels.philox import cpu
+
+        with dispatch.kernel_lock:
+            return cpu.words(seed, step, stream, n, device)
+    return reference.words(seed, step, stream, n, device)
+
+
+def uniform(
+    seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu"
+) -> Tensor:
+    """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1."""
+    n = 1
+    for side in shape:
+        n *= side
+    return ((words(seed, step, stream, n, device) >> 8).float() * 2.0**-24).reshape(shape)
+
+
+def integers(seed: int, step: int, stream: int, n: int, high: int, device: torch.device | str = "cpu") -> Tensor:
+    """[n] int64, uniform in 0 .. high - 1 (high <= 2^31), by the high half of word * high."""
+    if not 0 < high <= 2**31:
+        raise ConfigError(f"`high` must be in 1 .. 2^31, got {high}.")
+    return (words(seed, step, stream, n, device) * high) >> 32

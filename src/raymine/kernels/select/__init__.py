@@ -1,0 +1,1 @@
+"""Compaction of packed samples."""

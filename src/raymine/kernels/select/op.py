@@ -1,0 +1,36 @@
+"""Compaction of packed samples: which rows survive, and how many of each ray. Not differentiable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.select import reference
+
+
+class Compacted(NamedTuple):
+    """index [b] int64 ascending; first, count [R] int64 of the surviving samples."""
+
+    index: Tensor
+    first: Tensor
+    count: Tensor
+
+
+def compact(keep: Tensor, count: Tensor) -> Compacted:
+    """Keep the samples where `keep` [B] is true; `count` [R] is how many samples each ray has now (they sum to B)."""
+    if keep.dtype != torch.bool or keep.ndim != 1:
+        raise ConfigError(f"`keep` must be a bool tensor of shape [B], got {keep.dtype} of shape {list(keep.shape)}.")
+    if int(count.sum()) != keep.shape[0]:
+        raise ConfigError(f"`count` must sum to the {keep.shape[0]} samples of `keep`, got {int(count.sum())}.")
+    if dispatch.choose("select", keep.device) == "cpu":
+        from raymine.kernels.select import cpu
+
+        with dispatch.kernel_lock:
+            index, kept = cpu.compact(keep, count)
+    else:
+        index, kept = reference.compact(keep, count)
+    return Compacted(index, kept.cumsum(0) - kept, kept)

@@ -1,0 +1,107 @@
+"""From pre-activations to pixels: activations, compositing and the chunked renderer.
+
+Density is exp(raw - 1) with the exponent capped, so that it can never overflow; its gradient keeps flowing at the cap,
+so that it can come down again. Colour is a sigmoid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import Field, FieldInput, FieldOutput, Rays, Rendered, Sampler, Samples
+from raymine.kernels.composite.op import Packed, composite, visible
+from raymine.kernels.select.op import compact
+
+CAP = 15.0
+"""Largest exponent of the density activation, forward and backward."""
+
+
+class _CappedExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor) -> Tensor:
+        density = torch.exp((raw - 1.0).clamp_max(CAP))
+        ctx.save_for_backward(density)
+        return density
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (density,) = ctx.saved_tensors
+        return grads[0] * density
+
+
+def activate_density(raw: Tensor) -> Tensor:
+    """Density per world unit from its pre-activation, elementwise. Differentiable."""
+    return _CappedExp.apply(raw)
+
+
+def activate_colour(raw: Tensor) -> Tensor:
+    """Colour in 0..1 from its pre-activation, elementwise. Differentiable."""
+    return torch.sigmoid(raw)
+
+
+def query_points(rays: Rays, samples: Samples) -> FieldInput:
+    """Ask a field at the midpoint of every sample, [B]."""
+    middle = (samples.t_start + samples.t_end) * 0.5
+    directions = rays.directions[samples.ray_id]
+    positions = torch.addcmul(rays.origins[samples.ray_id], directions, middle[:, None])
+    return FieldInput(positions, directions, None if rays.time is None else rays.time[samples.ray_id])
+
+
+def packed(samples: Samples) -> Packed:
+    """The part of `Samples` that compositing needs."""
+    return Packed(samples.t_start, samples.t_end, samples.first, samples.count)
+
+
+def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:
+    """Samples where `keep` [B] is true, packed anew, and their indices [b] in the old packing."""
+    index, first, count = compact(keep, samples.count)
+    return Samples(samples.t_start[index], samples.t_end[index], samples.ray_id[index], first, count), index
+
+
+def composite_output(output: FieldOutput, samples: Samples, background: Tensor, stop: float = 1e-4) -> Rendered:
+    """Render rays over a background [R, 3]. Differentiable in the output and the background."""
+    density, colour = activate_density(output.density), activate_colour(output.colour)
+    return Rendered(*composite(density, colour, packed(samples), background, stop))
+
+
+def visible_samples(
+    field: Field, query: FieldInput, samples: Samples, stop: float = 1e-4, faint: float = 0.0
+) -> tuple[Samples, FieldInput]:
+    """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
+    with torch.no_grad():
+        density = activate_density(field.density(query.positions, query.time))
+        kept, index = subset(samples, visible(density, packed(samples), stop, faint))
+    time = None if query.time is None else query.time[index]
+    return kept, FieldInput(query.positions[index], query.directions[index], time)
+
+
+@dataclass(frozen=True)
+class VolumeRenderer:
+    """Renders any number of rays without a graph, a chunk at a time (see `contracts.Renderer`)."""
+
+    field: Field
+    sampler: Sampler
+    chunk: int = 1 << 13
+    stop: float = 1e-4
+
+    @torch.no_grad()
+    def render(self, rays: Rays, background: Tensor) -> Rendered:
+        """[R] rays over one colour [3]; depth is the mean distance of what was hit (0 where nothing was)."""
+        device = rays.origins.device
+        colour, opacity, depth = (torch.empty(len(rays), *tail, device=device) for tail in ((3,), (), ()))
+        for start in range(0, len(rays), self.chunk):
+            stop = min(start + self.chunk, len(rays))
+            part = self._chunk(rays.slice(start, stop), background.to(device))
+            colour[start:stop], opacity[start:stop] = part.colour, part.opacity
+            depth[start:stop] = part.depth / part.opacity.clamp_min(1e-6)
+        return Rendered(colour, opacity, depth, torch.empty(0, device=device))
+
+    def _chunk(self, rays: Rays, background: Tensor) -> Rendered:
+        samples = self.sampler.sample(rays)
+        samples, query = visible_samples(self.field, query_points(rays, samples), samples, self.stop)
+        output = self.field.forward(query)
+        return composite_output(output, samples, background.expand(len(rays), 3), self.stop)

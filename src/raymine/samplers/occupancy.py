@@ -1,0 +1,134 @@
+"""The occupancy sampler: a grid that remembers where density is, so that rays skip what is empty.
+
+Every `every` steps some cells are visited: value = max(decay * value, opacity of one step at a random point of the cell).
+A cell is occupied while its value exceeds min(threshold, mean value of the visited part of its level).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import Bounds, Rays, Samples
+from raymine.errors import ConfigError
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.philox.op import Stream, uniform, words
+
+DensityFn = Callable[[Tensor], Tensor]
+"""[n, 3] world positions -> [n] density after activation."""
+
+
+@dataclass(frozen=True)
+class OccupancyConfig:
+    """Grid and stepping. Lengths are in world units; `cells` bounds the cells visited by one partial update."""
+
+    resolution: int = 128
+    step: float = 5e-3
+    cone: float = 0.0
+    decay: float = 0.95
+    threshold: float = 1e-2
+    every: int = 16
+    full_steps: int = 256
+    cells: int = 1 << 17
+
+    def __post_init__(self) -> None:
+        if self.resolution % 8 or not 8 <= self.resolution <= 512:
+            raise ConfigError(f"`resolution` must be a multiple of 8 in 8 .. 512, got {self.resolution}.")
+        if not (0 < self.step and 0 <= self.cone < 1 and 0 < self.decay <= 1 and self.threshold > 0):
+            raise ConfigError(
+                "the occupancy grid needs step > 0, 0 <= cone < 1, 0 < decay <= 1 and threshold > 0; "
+                f"got {self.step}, {self.cone}, {self.decay} and {self.threshold}."
+            )
+        if self.every < 1 or self.full_steps < 0 or self.cells < 1:
+            raise ConfigError(
+                "the occupancy schedule needs every >= 1, full_steps >= 0 and cells >= 1; "
+                f"got {self.every}, {self.full_steps} and {self.cells}."
+            )
+
+
+class OccupancySampler:
+    """Marches rays through the occupied cells. `values` [G, res^3] is all there is to save; bits follow from it."""
+
+    def __init__(self, config: OccupancyConfig, bounds: Bounds, device: torch.device) -> None:
+        self.config = config
+        self.bounds = bounds
+        self.spacing = Spacing(config.step, cone=config.cone)
+        res = config.resolution
+        self.values = torch.zeros(bounds.levels, res**3, device=device)
+        self.swept = False
+        self._grid = self._pack(torch.ones(bounds.levels, res, res, res, dtype=torch.bool, device=device))
+
+    @property
+    def grid(self) -> Occupancy:
+        return self._grid
+
+    def sample(self, rays: Rays, jitter: Tensor | None = None) -> Samples:
+        """Packed intervals in occupied cells (see `contracts.Sampler`)."""
+        marched = march(rays.origins, rays.directions, rays.near, rays.far, self._grid, self.spacing, jitter)
+        return Samples(*marched)
+
+    def due(self, step: int) -> bool:
+        """Whether the grid is updated before training step `step`."""
+        return step % self.config.every == 0 and step > 0
+
+    def update(self, density: DensityFn, seed: int, step: int) -> None:
+        """One update: every cell while young (the first sweep overwrites), a sample of cells afterwards."""
+        n = self.values.shape[1]
+        young = not self.swept or step < self.config.full_steps
+        for level in range(self.bounds.levels):
+            draw = step * self.bounds.levels + level
+            cells = torch.arange(n, device=self.values.device) if young else self._some_cells(level, seed, draw)
+            alpha = self._visit(level, cells, density, seed, draw)
+            old = self.values[level, cells]
+            # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
+            self.values[level, cells] = torch.maximum(old * self.config.decay, alpha) if self.swept else alpha
+        self.swept = True
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bits from values: after an update, or after `values` was restored."""
+        res = self.config.resolution
+        if not self.swept:
+            occupied = torch.ones_like(self.values, dtype=torch.bool)
+        else:
+            limit = self.values.mean(-1, keepdim=True).clamp_max(self.config.threshold)
+            occupied = self.values > limit
+        self._grid = self._pack(occupied.reshape(-1, res, res, res))
+
+    def _pack(self, occupied: Tensor) -> Occupancy:
+        return pack(occupied, self.bounds.low, self.bounds.high)
+
+    def _some_cells(self, level: int, seed: int, draw: int) -> Tensor:
+        """Half drawn anywhere, half among the occupied cells."""
+        n, half = self.values.shape[1], min(self.config.cells, self.values.shape[1]) // 2
+        device = self.values.device
+        anywhere = (words(seed, draw, Stream.OCCUPANCY_CELL, half, device) * n) >> 32
+        occupied = self._occupied_cells(level)
+        if len(occupied) > half:
+            pick = words(seed, draw, Stream.OCCUPANCY_CELL, 2 * half, device)[half:]
+            occupied = occupied[(pick * len(occupied)) >> 32]
+        return torch.cat((anywhere, occupied)).unique()
+
+    def _occupied_cells(self, level: int) -> Tensor:
+        limit = self.values[level].mean().clamp_max(self.config.threshold)
+        return (self.values[level] > limit).nonzero()[:, 0]
+
+    def _visit(self, level: int, cells: Tensor, density: DensityFn, seed: int, draw: int) -> Tensor:
+        """Opacity of one step at a random point of each cell, [n]."""
+        res = self.config.resolution
+        xyz = torch.stack((cells // (res * res), cells // res % res, cells % res), -1)
+        offset = uniform(seed, draw, Stream.OCCUPANCY_OFFSET, (len(cells), 3), cells.device)
+        low, high = (torch.tensor(side, device=cells.device) for side in (self.bounds.low, self.bounds.high))
+        unit = (xyz + offset) * (2.0 / res) - 1.0
+        points = (low + high) * 0.5 + unit * (high - low) * (0.5 * 2**level)
+        step = max(self.config.step, self.config.cone * self._typical_distance(level))
+        alpha = [-torch.expm1(-density(part) * step) for part in points.split(1 << 16)]
+        return torch.cat(alpha)
+
+    def _typical_distance(self, level: int) -> float:
+        """Half the side of a level's box: about how far from a camera near the centre its cells are."""
+        side = max(b - a for a, b in zip(self.bounds.low, self.bounds.high, strict=True))
+        return 0.5 * side * 2**level if self.bounds.unbounded else 0.0

@@ -1,0 +1,7 @@
+"""One training step: what changes (`TrainState`), how it changes (`train_step`), and from what (`TrainData`)."""
+
+from .config import TrainConfig as TrainConfig
+from .data import TrainData as TrainData
+from .state import TrainState as TrainState
+from .state import create_state as create_state
+from .train import train_step as train_step

@@ -1,0 +1,30 @@
+"""What a step trains from: cameras, pixels and where the scene lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import Bounds, ImageSource
+from raymine.rays import CameraRig
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """`rig` and `images` are aligned: image i of one belongs to camera i of the other.
+
+    `background` is the colour behind RGBA images, used where it is not drawn at random; None for opaque images.
+    """
+
+    rig: CameraRig
+    images: ImageSource
+    bounds: Bounds
+    background: tuple[float, float, float] | None = None
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """[I, 2] int64: height and width of each image."""
+        return torch.from_numpy(self.images.sizes)

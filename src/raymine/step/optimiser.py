@@ -1,0 +1,77 @@
+"""Adam over named parameters, its schedule, and the gate that keeps non-finite gradients out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels.adam.op import Rates, update
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
+
+    decay: L2 on the networks; hash tables have none, and their entries without a gradient are skipped.
+    """
+
+    lr: float = 1e-2
+    warmup: int = 100
+    final: float = 0.03
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-15
+    decay: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (self.lr > 0 and 0 < self.final <= 1 and self.warmup >= 0):
+            raise ConfigError(
+                f"the optimiser needs lr > 0, 0 < final <= 1 and warmup >= 0; got {self.lr}, {self.final}, {self.warmup}."
+            )
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.decay >= 0):
+            raise ConfigError(
+                "the optimiser needs 0 <= beta1, beta2 < 1, eps > 0 and decay >= 0; "
+                f"got {self.beta1}, {self.beta2}, {self.eps} and {self.decay}."
+            )
+
+    def rate_at(self, step: int, horizon: int) -> float:
+        """Learning rate of step `step` (from 0) of a run laid out for `horizon` steps."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return self.lr * warm * self.final ** min(1.0, step / max(1, horizon))
+
+
+class Optimiser:
+    """Moments by parameter name. Parameters called `table` are hash tables."""
+
+    def __init__(self, config: OptimiserConfig, parameters: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self.parameters = dict(parameters)
+        self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self.updates = 0
+
+    def finite(self) -> bool:
+        """Whether every gradient is finite: one sum each, since a sum is finite only if nothing in it is not."""
+        total = sum(p.grad.sum() for p in self.parameters.values() if p.grad is not None)
+        return bool(torch.isfinite(torch.as_tensor(total)))
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def step(self, rate: float) -> None:
+        """Apply the gradients, which must be finite, and forget them."""
+        self.updates += 1
+        c = self.config
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            sparse = name.endswith("table")
+            rates = Rates(rate, c.beta1, c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates)
+            update(parameter, parameter.grad, self.first[name], self.second[name], rates, sparse=sparse)
+        self.clear()
