@@ -16,7 +16,7 @@ def contract(unit: Tensor) -> Tensor:
 
 
 def to_unit_cube(positions: Tensor, low: Tensor, high: Tensor, unbounded: bool) -> Tensor:
-    """[n, 3] world -> [n, 3] in 0..1. Bounded: the box fills the cube. Unbounded: the box fills its inner half a side."""
+    """[n, 3] world -> [n, 3] in 0..1. Bounded: the box fills the cube. Unbounded: it fills half of each side."""
     if not unbounded:
         return (positions - low) / (high - low)
     unit = (positions - (low + high) * 0.5) * (2.0 / (high - low))

@@ -1,8 +1,8 @@
 """Which backend runs an op: decided here, logged once with its reason, forcible in a `with` block.
 
-    reference   plain torch; runs anywhere and defines what is right
-    cpu         Numba kernels over all cores
-    gpu         Triton kernels
+reference   plain torch; runs anywhere and defines what is right
+cpu         Numba kernels over all cores
+gpu         Triton kernels
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The occupancy sampler: a grid that remembers where density is, so that rays skip what is empty.
 
-Every `every` steps some cells are visited: value = max(decay * value, opacity of one step at a random point of the cell).
+Every `every` steps some cells are visited: value = max(decay * value, opacity of one step at a random point in it).
 A cell is occupied while its value exceeds min(threshold, mean value of the visited part of its level).
 """
 
@@ -37,7 +37,7 @@ class OccupancyConfig:
     def __post_init__(self) -> None:
         if self.resolution % 8 or not 8 <= self.resolution <= 512:
             raise ConfigError(f"`resolution` must be a multiple of 8 in 8 .. 512, got {self.resolution}.")
-        if not (0 < self.step and 0 <= self.cone < 1 and 0 < self.decay <= 1 and self.threshold > 0):
+        if not (self.step > 0 and 0 <= self.cone < 1 and 0 < self.decay <= 1 and self.threshold > 0):
             raise ConfigError(
                 "the occupancy grid needs step > 0, 0 <= cone < 1, 0 < decay <= 1 and threshold > 0; "
                 f"got {self.step}, {self.cone}, {self.decay} and {self.threshold}."

@@ -15,7 +15,7 @@ from raymine.step.optimiser import OptimiserConfig
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How large a step is: the ray count adapts so that about `samples` are marched; it stays in `min_rays .. max_rays`."""
+    """How large a step is: the ray count adapts, in min_rays .. max_rays, so that about `samples` are marched."""
 
     samples: int = 1 << 18
     min_rays: int = 16

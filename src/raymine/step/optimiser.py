@@ -30,7 +30,8 @@ class OptimiserConfig:
     def __post_init__(self) -> None:
         if not (self.lr > 0 and 0 < self.final <= 1 and self.warmup >= 0):
             raise ConfigError(
-                f"the optimiser needs lr > 0, 0 < final <= 1 and warmup >= 0; got {self.lr}, {self.final}, {self.warmup}."
+                "the optimiser needs lr > 0, 0 < final <= 1 and warmup >= 0; "
+                f"got {self.lr}, {self.final} and {self.warmup}."
             )
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.decay >= 0):
             raise ConfigError(

@@ -38,9 +38,7 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
         state.optimiser.clear()
     state.step += 1
     state.rays = next_ray_count(state, len(rays), marched)
-    return StepReport(
-        step, float(loss.total.detach()), float(loss.mse), len(rays), marched, len(trained), rate, finite
-    )
+    return StepReport(step, float(loss.total.detach()), float(loss.mse), len(rays), marched, len(trained), rate, finite)
 
 
 def draw_batch(state: TrainState, data: TrainData) -> tuple[Rays, Tensor, Tensor, Tensor]:
@@ -68,5 +66,3 @@ def next_ray_count(state: TrainState, rays: int, marched: int) -> int:
     batch = state.config.batch
     wanted = rays * batch.samples // max(1, marched)
     return max(batch.min_rays, min(batch.max_rays, 2 * rays, wanted))
-
-

@@ -11,7 +11,7 @@ from raymine.kernels.adam.reference import Rates
 
 
 @kernel
-def _update(p, g, m, v, step, b1, b2, eps, decay, scale2, sparse, n_tasks):  # type: ignore[no-untyped-def]
+def _update(p, g, m, v, step, b1, b2, eps, decay, scale2, sparse, n_tasks):
     n = p.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):

@@ -17,7 +17,9 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor, v: Tensor, rates: Rates, 
     """
     for name, value in (("grad", grad), ("m", m), ("v", v)):
         if value.shape != parameter.shape:
-            raise ConfigError(f"`{name}` must have the parameter's shape {list(parameter.shape)}, got {list(value.shape)}.")
+            raise ConfigError(
+                f"`{name}` must have the parameter's shape {list(parameter.shape)}, got {list(value.shape)}."
+            )
     for name, value in (("parameter", parameter), ("m", m), ("v", v)):
         if not value.is_contiguous():
             raise ConfigError(f"`{name}` must be contiguous, since it is updated in place.")

@@ -24,7 +24,7 @@ class Rates(NamedTuple):
     beta2: float
     eps: float
     decay: float
-    count: int
+    count: int  # type: ignore[assignment]  # shadows a method of tuple
 
 
 def update(parameter: Tensor, grad: Tensor, m: Tensor, v: Tensor, rates: Rates, sparse: bool) -> None:

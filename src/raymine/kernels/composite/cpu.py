@@ -18,7 +18,7 @@ from raymine.kernels._numba import array, kernel, tasks
 @kernel
 def _forward(
     density, colour, t_start, t_end, first, count, background, stop, out_colour, opacity, depth, weights, n_tasks
-):  # type: ignore[no-untyped-def]
+):
     n = first.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):
@@ -48,7 +48,7 @@ def _forward(
 def _backward(
     density, colour, t_start, t_end, first, count, background, stop, opacity, weights,
     g_colour, g_opacity, g_depth, g_weights, to_density, to_colour, to_background, n_tasks,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     n = first.shape[0]
     one, zero = np.float32(1.0), np.float32(0.0)
     for task in numba.prange(n_tasks):
@@ -77,7 +77,7 @@ def _backward(
 
 
 @kernel
-def _visible(density, t_start, t_end, first, count, stop, faint, keep, n_tasks):  # type: ignore[no-untyped-def]
+def _visible(density, t_start, t_end, first, count, stop, faint, keep, n_tasks):
     n = first.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):

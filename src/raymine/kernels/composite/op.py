@@ -22,12 +22,12 @@ class Composited(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Intervals of packed samples: t_start, t_end [B]; first, count [R] int64 (rows first .. first + count of a ray)."""
+    """Intervals of packed samples: t_start, t_end [B]; first, count [R] int64 (a ray owns first .. first + count)."""
 
     t_start: Tensor
     t_end: Tensor
     first: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
 
 
 def composite(density: Tensor, colour: Tensor, packed: Packed, background: Tensor, stop: float = 1e-4) -> Composited:

@@ -2,8 +2,8 @@
 
 Forward: tasks are ranges of points; inside one, levels are the outer loop, so that a level's table stays in the cache
 while thousands of points read it. Backward: tasks are levels (and shards of a level when there are more cores than
-levels), so each task owns the entries it adds to: nothing races, and an entry sums its points in index order whatever the
-number of threads.
+levels), so each task owns the entries it adds to: nothing races, and an entry sums its points in index order whatever
+the number of threads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from raymine.kernels.hash_grid.spec import GridSpec
 
 
 @device_function
-def _wrap(index, entries):  # type: ignore[no-untyped-def]
+def _wrap(index, entries):
     """A vertex on the far face may lie one row past the end of a dense level; once is enough: index < 2 * entries."""
     return index - entries if index >= entries else index
 
 
 @device_function
-def rows(cx, cy, cz, res, entries, dense):  # type: ignore[no-untyped-def]
+def rows(cx, cy, cz, res, entries, dense):
     """Indices inside its level of the eight vertices of a cell, x fastest; every argument is uint32 but `dense`."""
     one = np.uint32(1)
     if dense:
@@ -63,7 +63,7 @@ def rows(cx, cy, cz, res, entries, dense):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def weights(fx, fy, fz):  # type: ignore[no-untyped-def]
+def weights(fx, fy, fz):
     """Trilinear weights of the same eight vertices."""
     one = np.float32(1.0)
     gx, gy, gz = one - fx, one - fy, one - fz
@@ -74,7 +74,7 @@ def weights(fx, fy, fz):  # type: ignore[no-untyped-def]
 @cache
 def _forward(features: int) -> Kernel:
     @kernel
-    def forward(points, table, scales, resolutions, entries, offsets, dense, out, n_tasks):  # type: ignore[no-untyped-def]
+    def forward(points, table, scales, resolutions, entries, offsets, dense, out, n_tasks):
         n = points.shape[0]
         for task in numba.prange(n_tasks):
             start, stop = task * n // n_tasks, (task + 1) * n // n_tasks
@@ -100,7 +100,7 @@ def _forward(features: int) -> Kernel:
 @cache
 def _backward(features: int) -> Kernel:
     @kernel
-    def backward(points, grad, scales, resolutions, entries, offsets, dense, out, shards):  # type: ignore[no-untyped-def]
+    def backward(points, grad, scales, resolutions, entries, offsets, dense, out, shards):
         levels = scales.shape[0]
         for task in numba.prange(levels * shards):
             order, shard = task // shards, np.uint32(task % shards)
@@ -125,7 +125,7 @@ def _backward(features: int) -> Kernel:
 
 
 @kernel
-def _backward_points(points, table, grad, scales, resolutions, entries, offsets, dense, out, n_tasks):  # type: ignore[no-untyped-def]
+def _backward_points(points, table, grad, scales, resolutions, entries, offsets, dense, out, n_tasks):
     n, features = points.shape[0], table.shape[1]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):

@@ -1,8 +1,8 @@
 """The shape of a multi-resolution grid, and every number derived from it.
 
 Symbols, for level l: scale = base * growth^l - 1; res = ceil(scale) + 1 vertices a side; a point x in 0..1 lies at
-x * scale + 0.5; entries = res^3 rounded up to 8 but at most 2^log2_entries. A level whose res^3 fits is indexed densely,
-x + res * (y + res * z); the others by XOR hash. Both wrap into the level's entries.
+x * scale + 0.5; entries = res^3 rounded up to 8 but at most 2^log2_entries. A level whose res^3 fits is indexed
+densely, x + res * (y + res * z); the others by XOR hash. Both wrap into the level's entries.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from raymine.kernels.march.spacing import Spacing
 
 
 @device_function
-def count_at(t, shape):  # type: ignore[no-untyped-def]
+def count_at(t, shape):
     """u(t); `shape` is (shortest, longest, cone, ta, tb, ua, ub) in float32."""
     if shape[2] == 0 or t < shape[3]:
         return t / shape[0]
@@ -29,7 +29,7 @@ def count_at(t, shape):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def distance_at(u, shape):  # type: ignore[no-untyped-def]
+def distance_at(u, shape):
     """t(u)."""
     if shape[2] == 0 or u < shape[5]:
         return u * shape[0]
@@ -39,7 +39,7 @@ def distance_at(u, shape):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _exit(x, y, z, dx, dy, dz, ix, iy, iz, size):  # type: ignore[no-untyped-def]
+def _exit(x, y, z, dx, dy, dz, ix, iy, iz, size):
     """Distance from a point (in cells) to where the ray leaves the cube of `size` cells at index (ix, iy, iz)."""
     far = np.float32(1e30)
     tx = ((ix + 1) * size - x) / dx if dx > 0 else (ix * size - x) / dx if dx < 0 else far
@@ -49,7 +49,7 @@ def _exit(x, y, z, dx, dy, dz, ix, iy, iz, size):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, entry, leave, start, most):  # type: ignore[no-untyped-def]
+def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, entry, leave, start, most):
     for r in numba.prange(origins.shape[0]):
         t0, t1 = near[r], far[r]
         for axis in range(3):
@@ -69,7 +69,7 @@ def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, 
 @kernel
 def _walk(
     origins, directions, entry, leave, start, most, space, centre, half, bits, blocks, res, shape, kept, count, n_tasks
-):  # type: ignore[no-untyped-def]
+):
     n = origins.shape[0]
     levels = bits.shape[0]
     n_blocks = res // BLOCK
@@ -128,7 +128,7 @@ def _walk(
 
 
 @device_function
-def _enter(x, y, z, dx, dy, dz, reach):  # type: ignore[no-untyped-def]
+def _enter(x, y, z, dx, dy, dz, reach):
     """Distance to where a ray from outside enters the cube of half side `reach`, or a huge number if it never does."""
     t0, t1 = np.float32(0.0), np.float32(1e30)
     for p, d in ((x, dx), (y, dy), (z, dz)):
@@ -142,7 +142,7 @@ def _enter(x, y, z, dx, dy, dz, reach):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pack(start, space, count, first, kept, shape, t_start, t_end, ray_id, n_tasks):  # type: ignore[no-untyped-def]
+def _pack(start, space, count, first, kept, shape, t_start, t_end, ray_id, n_tasks):
     n = start.shape[0]
     for task in numba.prange(n_tasks):
         begin, end = task * n // n_tasks, (task + 1) * n // n_tasks

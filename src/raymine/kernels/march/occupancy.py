@@ -19,7 +19,7 @@ BLOCK = 8
 
 @dataclass(frozen=True)
 class Occupancy:
-    """bits [G, res^3 / 8] uint8; blocks [G, (res / 8)^3] uint8 (1 where a block has an occupied cell); the inner box."""
+    """bits [G, res^3 / 8] uint8; blocks [G, (res / 8)^3] uint8 (1 where a block has an occupied cell); inner box."""
 
     bits: Tensor
     blocks: Tensor

@@ -23,7 +23,7 @@ class Marched(NamedTuple):
     t_end: Tensor
     ray_id: Tensor
     first: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
 
 
 def march(

@@ -13,7 +13,9 @@ from raymine.kernels.march.occupancy import Occupancy
 from raymine.kernels.march.spacing import Spacing
 
 
-def clip_to_box(origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor]:
+def clip_to_box(
+    origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy
+) -> tuple[Tensor, Tensor]:
     """[R] entry and exit of the outermost box, inside [near, far]; exit < entry when the ray misses."""
     low, high = (torch.tensor(side, device=origins.device, dtype=origins.dtype) for side in (grid.low, grid.high))
     centre, half = (low + high) * 0.5, (high - low) * (0.5 * 2 ** (grid.levels - 1))

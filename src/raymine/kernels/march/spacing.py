@@ -8,8 +8,8 @@ camera as a continuous quantity u with dt/du = dt(t):
     t >= tb                           u = ub + (t - tb) / longest
 
 and its inverse t(u). Interval k of a ray that starts at t0 with jitter j runs from t(u(t0) + j + k) to
-t(u(t0) + j + k + 1). Any k can be computed on its own, so a backend may skip empty space, or do all k at once, and still
-land on the same intervals. With cone = 0 all of it is t0 + (j + k) * shortest.
+t(u(t0) + j + k + 1). Any k can be computed on its own, so a backend may skip empty space, or do all k at once, and
+still land on the same intervals. With cone = 0 all of it is t0 + (j + k) * shortest.
 """
 
 from __future__ import annotations

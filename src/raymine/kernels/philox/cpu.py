@@ -11,7 +11,7 @@ from raymine.kernels._numba import device_function, kernel, tasks
 
 
 @device_function
-def block(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+def block(c0, c1, c2, c3, k0, k1):
     """One block of four 32-bit words; every argument is uint64 holding 32 bits."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
@@ -25,7 +25,7 @@ def block(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fill(seed, step, stream, out, n_tasks):  # type: ignore[no-untyped-def]
+def _fill(seed, step, stream, out, n_tasks):
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     n = out.shape[0]

@@ -41,9 +41,7 @@ def words(seed: int, step: int, stream: int, n: int, device: torch.device | str 
     return reference.words(seed, step, stream, n, device)
 
 
-def uniform(
-    seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu"
-) -> Tensor:
+def uniform(seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
     """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1."""
     n = 1
     for side in shape:

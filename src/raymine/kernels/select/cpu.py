@@ -11,7 +11,7 @@ from raymine.kernels._numba import array, kernel, tasks
 
 
 @kernel
-def _count(keep, first, count, kept, per_task):  # type: ignore[no-untyped-def]
+def _count(keep, first, count, kept, per_task):
     n, n_tasks = first.shape[0], per_task.shape[0]
     for task in numba.prange(n_tasks):
         total = 0
@@ -25,7 +25,7 @@ def _count(keep, first, count, kept, per_task):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fill(keep, first, count, place, index):  # type: ignore[no-untyped-def]
+def _fill(keep, first, count, place, index):
     n, n_tasks = first.shape[0], place.shape[0]
     for task in numba.prange(n_tasks):
         put = place[task]

@@ -15,9 +15,9 @@ from raymine.kernels.select import reference
 class Compacted(NamedTuple):
     """index [b] int64 ascending; first, count [R] int64 of the surviving samples."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # shadows a method of tuple
     first: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
 
 
 def compact(keep: Tensor, count: Tensor) -> Compacted:

@@ -1,0 +1,39 @@
+"""Shared fixtures: poisoned memory, the GPU marker, and a cache folder of the tests' own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+requires_gpu = pytest.mark.gpu
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The one place that decides whether GPU tests run, and says why when they do not."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill every `np.empty` with NaN (or a large integer), so that an element nobody writes shows up."""
+    real = np.empty
+
+    def empty(shape, dtype=float, **options):  # type: ignore[no-untyped-def]
+        out = real(shape, dtype, **options)
+        kind = np.dtype(dtype).kind
+        out[...] = np.nan if kind == "f" else True if kind == "b" else np.iinfo(dtype).max // 2
+        return out
+
+    monkeypatch.setattr(np, "empty", empty)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's cache."""
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -1,0 +1,90 @@
+"""The house rules: who may import whom, what an import may do, and that exported names exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import raymine
+
+ROOT = Path(raymine.__file__).parent
+
+LAYERS = [
+    {"errors", "_version"},
+    {"contracts", "kernels", "pictures", "files"},
+    {"cameras"},
+    {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
+    {"step"},
+    {"config", "evaluate", "checkpoint", "tracking", "export"},
+    {"rundir", "recipes"},
+    {"experiment"},
+    {"cli"},
+]
+"""From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""
+
+LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Top-level raymine modules that a file imports, wherever in it."""
+    package = ["raymine", *path.relative_to(ROOT).with_suffix("").parts][:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in found if name.startswith("raymine.")}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_imports_only_layers_below(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert own in LEVEL, f"{own} has no place in LAYERS"
+    for other in imports_of(path) - {own, "__version__"}:
+        assert other in LEVEL, f"{path} imports {other}, which has no place in LAYERS"
+        assert LEVEL[other] < LEVEL[own], f"{own} may not import {other}"
+
+
+def test_ops_are_reached_through_op_only() -> None:
+    """Other packages import `kernels/<op>/op.py` and nothing else of an op."""
+    for path in modules():
+        if path.relative_to(ROOT).parts[0] == "kernels":
+            continue
+        for line in path.read_text().splitlines():
+            if "raymine.kernels." in line and "import" in line:
+                assert ".op import" in line or "kernels.dispatch" in line, f"{path}: {line.strip()}"
+
+
+def test_files_stay_small() -> None:
+    assert not [p for p in modules() if len(p.read_text().splitlines()) > 500]
+
+
+@pytest.mark.parametrize("name", [m.name for m in pkgutil.walk_packages([str(ROOT)], "raymine.")])
+def test_every_module_imports_and_every_exported_name_exists(name: str) -> None:
+    module = importlib.import_module(name)
+    for exported in getattr(module, "__all__", []):
+        assert hasattr(module, exported), exported
+
+
+def test_import_compiles_nothing_and_starts_no_cuda() -> None:
+    code = (
+        "import sys, raymine\n"
+        "assert 'torch' not in sys.modules and 'numba' not in sys.modules, 'import raymine must stay light'\n"
+        "import raymine.experiment, torch\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert 'numba' not in sys.modules, 'kernels must be imported lazily'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,109 @@
+"""The hash grid: numbers worked out by hand, gradcheck of the reference, and Numba against it."""
+
+from __future__ import annotations
+
+import numba
+import pytest
+import torch
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.hash_grid import reference
+from raymine.kernels.hash_grid.op import GridSpec, encode
+
+TINY = GridSpec(levels=3, features=2, log2_entries=7, base=3, finest=20)
+SPECS = [
+    TINY,
+    GridSpec(levels=1, features=1, log2_entries=9, base=4, finest=4),
+    GridSpec(levels=4, features=4, log2_entries=9, base=4, finest=64),
+    GridSpec(levels=2, features=8, log2_entries=6, base=3, finest=9),
+]
+
+
+def test_layout_by_hand() -> None:
+    spec = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
+    assert spec.scales.tolist() == pytest.approx([3.0, 15.0])
+    assert spec.resolutions.tolist() == [4, 16]
+    assert spec.entries.tolist() == [64, 1024]
+    assert spec.offsets.tolist() == [0, 64]
+    assert spec.dense.tolist() == [True, False]
+
+
+def test_published_default_has_twelve_million_parameters() -> None:
+    assert GridSpec().total_entries * 2 == 12_196_240
+
+
+def test_a_point_by_hand() -> None:
+    """scale 3: x = 0.5 lies at 2.0, on vertex 2 with fraction 0; y = 0.25 at 1.25; z = 0 at 0.5."""
+    spec = GridSpec(levels=1, features=1, log2_entries=6, base=4, finest=4)
+    table = torch.arange(64, dtype=torch.float32)[:, None]
+    got = encode(torch.tensor([[0.5, 0.25, 0.0]]), table, spec)
+    # Vertices (2, 1..2, 0..1): index = x + 4 y + 16 z, linear in each, so the value is 2 + 4 * 1.25 + 16 * 0.5.
+    assert got.item() == pytest.approx(15.0, abs=1e-5)
+
+
+def test_hash_of_a_vertex_by_hand() -> None:
+    spec = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
+    index = reference.corner_index(torch.tensor([[3, 5, 7]]), 1, spec)
+    assert index.item() == 64 + ((3 ^ (5 * 2654435761 % 2**32) ^ (7 * 805459861 % 2**32)) % 1024)
+
+
+def test_reference_gradcheck() -> None:
+    points = torch.rand(5, 3, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(TINY.total_entries, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda p, t: reference.encode(p, t, TINY), (points, table))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 63, 1000])
+def test_backends_agree(spec: GridSpec, n: int, poisoned: None) -> None:
+    points = torch.rand(n, 6)[:, ::2].requires_grad_()  # non-contiguous
+    table = torch.randn(spec.total_entries, spec.features, requires_grad=True)
+    grad = torch.randn(n, spec.width)
+    results = {}
+    for backend in ("cpu", "reference"):
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            out = encode(points, table, spec)
+            results[backend] = (out.detach(), *torch.autograd.grad(out, (table, points), grad))
+    for name, got, expected in zip(("out", "table", "points"), results["cpu"], results["reference"], strict=True):
+        # A point within rounding of a cell's face has another gradient on each side: compare in the mean there.
+        scale = expected.norm().clamp_min(1e-6)
+        assert got.shape == expected.shape, name
+        assert float((got - expected).norm() / scale) < 1e-4, name
+
+
+def test_result_does_not_depend_on_the_number_of_threads() -> None:
+    spec = GridSpec(levels=2, features=2, log2_entries=8, base=4, finest=16)
+    points, grad = torch.rand(4000, 3), torch.randn(4000, 4)
+    table = torch.randn(spec.total_entries, 2, requires_grad=True)
+    results, threads = [], numba.get_num_threads()
+    try:
+        for n in {1, threads}:
+            numba.set_num_threads(n)
+            out = encode(points, table, spec)
+            results.append((out, torch.autograd.grad(out, table, grad)[0]))
+    finally:
+        numba.set_num_threads(threads)
+    for other in results[1:]:
+        assert torch.equal(results[0][0], other[0])
+        assert torch.equal(results[0][1], other[1])
+
+
+def test_far_corner_and_outside_points_stay_in_the_table() -> None:
+    points = torch.tensor([[1.0, 1.0, 1.0], [2.0, -1.0, 0.5]])
+    table = torch.randn(TINY.total_entries, 2)
+    with dispatch.force("cpu"):
+        got = encode(points, table, TINY)
+    with dispatch.force("reference"):
+        expected = encode(points, table, TINY)
+    assert torch.allclose(got, expected, atol=1e-5)
+    assert torch.equal(got[1], encode(torch.tensor([[1.0, 0.0, 0.5]]), table, TINY)[0])
+
+
+def test_errors_name_the_rule() -> None:
+    with pytest.raises(ConfigError, match=r"`positions` must have shape \[n, 3\], got \[4, 2\]"):
+        encode(torch.rand(4, 2), torch.zeros(TINY.total_entries, 2), TINY)
+    with pytest.raises(ConfigError, match="`table` must have shape"):
+        encode(torch.rand(4, 3), torch.zeros(5, 2), TINY)
+    with pytest.raises(ConfigError, match="`features` must be 1, 2, 4 or 8, got 3"):
+        GridSpec(features=3)

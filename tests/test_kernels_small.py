@@ -1,0 +1,92 @@
+"""Compaction, Adam and the choice of a backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.adam.op import Rates, update
+from raymine.kernels.select.op import compact
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_compact_by_hand(backend: dispatch.Backend) -> None:
+    keep = torch.tensor([True, False, False, True, True])
+    with dispatch.force(backend):
+        out = compact(keep, torch.tensor([2, 0, 3]))
+    assert out.index.tolist() == [0, 3, 4]
+    assert out.count.tolist() == [1, 0, 2]
+    assert out.first.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("rays", [0, 1, 63, 1000])
+def test_compact_agrees(rays: int, poisoned: None) -> None:
+    count = torch.randint(0, 9, (rays,))
+    keep = torch.rand(int(count.sum())) < 0.4
+    with dispatch.force("cpu"):
+        got = compact(keep, count)
+    with dispatch.force("reference"):
+        expected = compact(keep, count)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compact_refuses_counts_that_do_not_add_up() -> None:
+    with pytest.raises(ConfigError, match="must sum to the 3 samples of `keep`, got 2"):
+        compact(torch.ones(3, dtype=torch.bool), torch.tensor([2]))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_first_adam_step_by_hand(backend: dispatch.Backend) -> None:
+    """After one step the corrected moments are g and g^2, so a parameter moves by lr against the sign of g."""
+    p, m, v = torch.tensor([1.0, 1.0, 1.0]), torch.zeros(3), torch.zeros(3)
+    with dispatch.force(backend):
+        update(p, torch.tensor([0.5, -2.0, 0.0]), m, v, Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 1), sparse=True)
+    assert p.tolist() == pytest.approx([0.9, 1.1, 1.0])
+    assert m.tolist() == pytest.approx([0.05, -0.2, 0.0])
+    assert v.tolist() == pytest.approx([0.0025, 0.04, 0.0])
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("n", [0, 1, 63, 1000])
+def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool) -> None:
+    start = torch.randn(n)
+    states = {name: (start.clone(), torch.zeros(n), torch.zeros(n)) for name in ("cpu", "reference")}
+    leaf = torch.nn.Parameter(start.clone())
+    theirs = torch.optim.Adam([leaf], lr=0.01, betas=(0.9, 0.99), eps=1e-10, weight_decay=1e-3)
+    for count in range(1, 6):
+        grad = torch.randn(n)
+        for name, (p, m, v) in states.items():
+            with dispatch.force(name):  # type: ignore[arg-type]
+                update(p, grad, m, v, Rates(0.01, 0.9, 0.99, 1e-10, 1e-3, count), sparse=sparse)
+        leaf.grad = grad
+        theirs.step()
+    for a, b in zip(states["cpu"], states["reference"], strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(states["cpu"][0], leaf.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_adam_refuses_what_it_cannot_update_in_place() -> None:
+    p = torch.zeros(4, 2).T
+    with pytest.raises(ConfigError, match="`parameter` must be contiguous"):
+        update(p, p, p, p, Rates(0.1, 0.9, 0.99, 1e-8, 0.0, 1))
+
+
+def test_dispatch_explains_and_can_be_forced() -> None:
+    choices = {c.op: c for c in dispatch.explain("cpu")}
+    assert choices["hash_grid"].backend == "cpu"
+    assert {c.backend for c in dispatch.explain("cuda")} == {"reference"}
+    with dispatch.force("reference"):
+        assert dispatch.choose("hash_grid", torch.device("cpu")) == "reference"
+    with dispatch.force("gpu"), pytest.raises(ConfigError, match="`hash_grid` has no backend `gpu`"):
+        dispatch.choose("hash_grid", torch.device("cpu"))
+    with dispatch.force("cpu"), pytest.raises(ConfigError, match="cannot run on cuda tensors"):
+        dispatch.choose("hash_grid", torch.device("cuda"))
+
+
+def test_dispatch_falls_back_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "numba_problem", lambda: "Numba cannot be imported (nope)")
+    choice = dispatch.explain_one("march", "cpu")
+    assert (choice.backend, choice.reason) == ("reference", "Numba cannot be imported (nope)")
