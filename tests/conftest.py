@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 import torch
+
+# Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
+torch.set_num_threads(1)
+numba.set_num_threads(1)
 
 requires_gpu = pytest.mark.gpu
 

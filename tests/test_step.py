@@ -52,9 +52,9 @@ def assert_same(a: TrainState, b: TrainState) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[TrainState, list[StepReport]]:
-    """A state after 150 steps with the default policy, and its reports. Tests only look at it."""
+    """A state after 200 steps with the default policy, and its reports. Tests only look at it."""
     state = fresh()
-    return state, advance(state, 150)
+    return state, advance(state, 200)
 
 
 def test_it_learns(trained: tuple[TrainState, list[StepReport]]) -> None:
