@@ -1,0 +1,51 @@
+"""The one owner of camera conventions: every pose, lens and pixel conversion of raymine goes through here.
+
+The house convention, into which every reader converts: a pose is camera-to-world [3, 4] with x to the right of the
+picture, y up and z backward (the camera looks along -z). Pixel coordinates are continuous, x to the right and y down,
+and the centre of the first pixel is (0.5, 0.5). `poses` holds conversions of poses, `lens` the distortion models, and
+`projection` what joins the two: points to pixels and pixels to directions.
+"""
+
+from __future__ import annotations
+
+from .lens import distort_fisheye, distort_opencv, undistort_fisheye, undistort_opencv
+from .poses import (
+    apply_similarity,
+    from_colmap,
+    from_llff,
+    from_opencv,
+    look_at,
+    matrix_to_quaternion,
+    pose_fault,
+    quaternion_to_matrix,
+    similarity,
+    to_colmap,
+    to_llff,
+    turn_clockwise,
+)
+from .projection import CameraTable, camera_directions, field_of_view, lens_coverage, project, unproject
+
+__all__ = [
+    "CameraTable",
+    "apply_similarity",
+    "camera_directions",
+    "distort_fisheye",
+    "distort_opencv",
+    "field_of_view",
+    "from_colmap",
+    "from_llff",
+    "from_opencv",
+    "lens_coverage",
+    "look_at",
+    "matrix_to_quaternion",
+    "pose_fault",
+    "project",
+    "quaternion_to_matrix",
+    "similarity",
+    "to_colmap",
+    "to_llff",
+    "turn_clockwise",
+    "undistort_fisheye",
+    "undistort_opencv",
+    "unproject",
+]

@@ -1,0 +1,101 @@
+"""Rays of pixels: from the cameras of a scene to origins and directions, batch by batch during training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.cameras import CameraTable
+from raymine.contracts import Bounds, Camera, Rays, Scene
+
+_POSE = 12
+_EXTRA = 3  # near, far, time
+
+
+class CameraRig:
+    """The cameras of some frames of a scene as tensors on one device.
+
+    Image i of the rig is frame `frames[i]` of the scene. Everything a ray needs from its image lies in one column of
+    one table (pose, near, far, time, intrinsics), so that a batch costs one gather and a little arithmetic.
+    Near and far are the frame's own where it has them, else those of the scene.
+    """
+
+    def __init__(self, scene: Scene, frames: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self.frames = tuple(frames)
+        self.device = torch.device(device)
+        chosen = [scene.frames[i] for i in self.frames]
+        self.cameras = tuple(scene.cameras[f.camera] for f in chosen)
+        self.dynamic = scene.dynamic
+        lenses = CameraTable.build(self.cameras, self.device)
+        columns = np.empty((_POSE + _EXTRA, len(chosen)))
+        for i, frame in enumerate(chosen):
+            near = scene.bounds.near if frame.near is None else frame.near
+            far = scene.bounds.far if frame.far is None else frame.far
+            columns[:_POSE, i] = frame.pose.reshape(-1)
+            columns[_POSE:, i] = near, far, 0.0 if frame.time is None else frame.time
+        own = torch.from_numpy(columns).to(device=self.device, dtype=torch.float32)
+        self._table = torch.cat([own, lenses.values])
+        self._lenses = lenses
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def rays_for_pixels(self, image: Tensor, x: Tensor, y: Tensor) -> Rays:
+        """Rays through the centres of pixels: image [R] (index into the rig), x, y [R], all int64."""
+        return self._rays(self._table.index_select(1, image), x + 0.5, y + 0.5)
+
+    def rays_for_image(self, index: int) -> Rays:
+        """All H*W rays of one image of the rig, row by row."""
+        x, y = _pixel_centres(self.cameras[index], self.device)
+        return self._rays(self._table[:, index : index + 1], x, y)
+
+    def _rays(self, values: Tensor, x: Tensor, y: Tensor) -> Rays:
+        """Columns of the table [values, R or 1] and pixel coordinates [R] -> rays [R]."""
+        n = x.shape[0]
+        local = self._lenses.through(values[_POSE + _EXTRA :], x, y)
+        pose = values[:_POSE].reshape(3, 4, -1)
+        directions = _rotate(pose, local)
+        near, far, time = values[_POSE : _POSE + _EXTRA].expand(_EXTRA, n).contiguous().unbind(0)
+        origins = pose[:, 3].t().expand(n, 3).contiguous()
+        return Rays(origins, directions, near, far, time if self.dynamic else None)
+
+
+def rays_for_camera(
+    camera: Camera,
+    pose: np.ndarray | Tensor,
+    bounds: Bounds,
+    time: float | None = None,
+    device: torch.device | str = "cpu",
+) -> Rays:
+    """All H*W rays of a new view, row by row: any camera at any [3, 4] pose; `time` in 0..1 for a dynamic scene."""
+    table = CameraTable.build([camera], device)
+    x, y = _pixel_centres(camera, torch.device(device))
+    matrix = torch.as_tensor(pose).to(device=device, dtype=torch.float32)
+    directions = _rotate(matrix[:, :, None], table.through(table.values, x, y))
+    n = x.shape[0]
+    return Rays(
+        matrix[:, 3].expand(n, 3).contiguous(),
+        directions,
+        torch.full((n,), bounds.near, device=device),
+        torch.full((n,), bounds.far, device=device),
+        None if time is None else torch.full((n,), float(time), device=device),
+    )
+
+
+def _rotate(pose: Tensor, local: Tensor) -> Tensor:
+    """Poses [3, 4, R or 1] applied to camera-frame directions [3, R] -> world directions [R, 3].
+
+    Written out by column so that no tensor of a training batch exceeds 32,768 elements, where torch starts its threads:
+    beside another busy process on 2 cores that costs 12 ms an operation instead of 10 us (4,096 rays).
+    """
+    return (pose[:, 0] * local[0] + pose[:, 1] * local[1] + pose[:, 2] * local[2]).t().contiguous()
+
+
+def _pixel_centres(camera: Camera, device: torch.device) -> tuple[Tensor, Tensor]:
+    """x, y [H*W] float32, row by row."""
+    y = torch.arange(camera.height, device=device, dtype=torch.float32) + 0.5
+    x = torch.arange(camera.width, device=device, dtype=torch.float32) + 0.5
+    return x.repeat(camera.height), y.repeat_interleave(camera.width)

@@ -1,0 +1,10 @@
+"""Scenes: from a folder of posed images, in any common format, to one normalised `Scene`."""
+
+from __future__ import annotations
+
+from .check import check_scene
+from .digest import scene_digest
+from .load import load_scene
+from .problems import Problem
+
+__all__ = ["Problem", "check_scene", "load_scene", "scene_digest"]

@@ -1,0 +1,82 @@
+"""Checks of single frames that need no pixels: cameras that cannot be, times out of range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from raymine.cameras import field_of_view, lens_coverage
+from raymine.contracts import Camera
+
+from .parsed import Parsed, RawFrame
+from .problems import Problem, listing
+
+WIDEST = 170.0
+NARROWEST = 0.5
+
+
+def inspect_camera(parsed: Parsed, frame: RawFrame, camera: Camera) -> bool:
+    """Whether a camera can be used. A shared camera is reported once, at the first frame that uses it."""
+    fault = _fault(camera)
+    if fault is not None:
+        what, fix = fault
+        _once(parsed, Problem(frame.where, what, fix, "error", "intrinsics"), frame)
+        return False
+    off_x, off_y = camera.cx / camera.width - 0.5, camera.cy / camera.height - 0.5
+    if max(abs(off_x), abs(off_y)) > 0.5:
+        what = f"the principal point ({camera.cx:.4g}, {camera.cy:.4g}) is outside the image."
+        fix = "Check `cx` and `cy`; they are in pixels of the stated size."
+        _once(parsed, Problem(frame.where, what, fix, "warning", "intrinsics"), frame)
+    share = lens_coverage(camera)
+    if share < 1:
+        what = f"the lens distortion cannot be undone on {100 * (1 - share):.2g} % of the image, towards its corners."
+        fix = "Check the distortion coefficients, or undistort the images first."
+        _once(parsed, Problem(frame.where, what, fix, "warning", "lens"), frame)
+    return True
+
+
+def inspect_times(parsed: Parsed, frames: Sequence[RawFrame]) -> None:
+    """Times must be given for all frames or none, and lie in 0..1."""
+    bad = [f.name for f in frames if f.time is not None and not 0 <= f.time <= 1]
+    if bad:
+        what = f"{len(bad)} frames have a `time` outside 0..1: {listing(bad)}."
+        fix = "Divide the times by the length of the capture."
+        parsed.problems.append(Problem(parsed.source, what, fix, "error", "time", tuple(bad)))
+    without = [f.name for f in frames if f.time is None]
+    if without and len(without) < len(frames):
+        what = f"{len(without)} of {len(frames)} frames have no `time`: {listing(without)}."
+        parsed.problems.append(
+            Problem(parsed.source, what, "Give every frame a time or none.", "error", "time", tuple(without))
+        )
+
+
+def _fault(camera: Camera) -> tuple[str, str] | None:
+    """What makes a camera impossible, and the fix."""
+    numbers = (camera.fx, camera.fy, camera.cx, camera.cy, *camera.distortion)
+    if not all(math.isfinite(v) for v in numbers):
+        return "the camera has numbers that are not finite.", "Check the focal lengths and coefficients."
+    if camera.fx <= 0 or camera.fy <= 0:
+        what = f"the focal length ({camera.fx:.4g}, {camera.fy:.4g}) is not positive."
+        return what, "Focal lengths are positive, in pixels."
+    wide, high = field_of_view(camera)
+    widest = 360.0 if camera.model == "fisheye" else WIDEST
+    if max(wide, high) > widest or min(wide, high) < NARROWEST:
+        what = f"the angle of view, {wide:.3g} x {high:.3g} degrees, is absurd."
+        return what, "Check the unit: `fl_x` is in pixels of the stated size, `camera_angle_x` in radians."
+    off_x, off_y = camera.cx / camera.width - 0.5, camera.cy / camera.height - 0.5
+    if max(abs(off_x), abs(off_y)) > 1:
+        what = f"the principal point ({camera.cx:.4g}, {camera.cy:.4g}) is far outside the image."
+        return what, "Check `cx` and `cy`; they are in pixels of the stated size."
+    return None
+
+
+def _once(parsed: Parsed, problem: Problem, frame: RawFrame) -> None:
+    """Adds a problem unless the same words are there already, and then only notes one more file."""
+    for i, known in enumerate(parsed.problems):
+        if known.kind == problem.kind and known.what == problem.what:
+            merged = Problem(known.file, known.what, known.fix, known.severity, known.kind, (*known.files, frame.name))
+            parsed.problems[i] = merged
+            return
+    parsed.problems.append(
+        Problem(problem.file, problem.what, problem.fix, problem.severity, problem.kind, (frame.name,))
+    )

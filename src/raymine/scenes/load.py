@@ -1,0 +1,143 @@
+"""From a path to a `Scene`: parse, inspect, fit, split, normalise. `assemble` never raises for a bad scene."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raymine.cameras import apply_similarity, pose_fault
+from raymine.contracts import Camera, Frame, Scene
+from raymine.errors import ConfigError
+
+from .detect import parse_scene
+from .fit import Fitted, fit_cameras
+from .images import uses_alpha
+from .inspection import inspect_camera, inspect_times
+from .normalise import normalise
+from .parsed import Parsed, RawFrame
+from .problems import Problem, refuse
+from .split import assign_splits, holdout_interval
+
+BUILTIN = "builtin"
+_ALPHA_PROBES = 3
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What could be made of a path: the scene of all sound frames (None if there is none) and every problem met."""
+
+    parsed: Parsed
+    scene: Scene | None
+    fitted: tuple[Fitted, ...]
+
+    @property
+    def problems(self) -> list[Problem]:
+        return self.parsed.problems
+
+
+def load_scene(path: str | Path, *, downscale: int = 1, split: str | None = None) -> Scene:
+    """Reads a scene folder of any known format, normalised and ready to train. No image is decoded in full.
+
+    `path` is a folder, a transforms file, or the word `builtin` for the scene that raymine makes itself. `downscale`
+    divides image sizes. `split` is None (the files' own split, else every 8th image is held out), "every:N", or "all"
+    to train on everything. Raises `SceneError` for a scene that cannot be read; survivable problems are in
+    `Scene.warnings`, and what was decided in `Scene.decisions`.
+    """
+    folder = resolve_path(path)
+    assembly = assemble(folder, downscale, split)
+    if any(p.severity == "error" for p in assembly.problems) or assembly.scene is None:
+        raise refuse(folder, assembly.problems)
+    return assembly.scene
+
+
+def resolve_path(path: str | Path) -> Path:
+    """The folder that a user's word means; the built-in scene is made on its first use."""
+    if str(path) == BUILTIN and not Path(BUILTIN).is_dir():
+        from .builtin import builtin_scene
+
+        return Path(builtin_scene())
+    return Path(path).expanduser()
+
+
+def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assembly:
+    """Everything `load_scene` does except refusing."""
+    if downscale < 1:
+        raise ConfigError(f"`downscale` must be a whole number of at least 1; it is {downscale}.")
+    interval = holdout_interval(split)
+    parsed = parse_scene(path, downscale)
+    frames = _sound_frames(parsed)
+    fitted = [f for f in fit_cameras(parsed, frames, downscale) if inspect_camera(parsed, f.frame, f.camera)]
+    inspect_times(parsed, [f.frame for f in fitted])
+    if not fitted:
+        if not any(p.severity == "error" for p in parsed.problems):
+            parsed.error(parsed.source, "holds no usable frame.", "Add frames with images and poses.", "no-frames")
+        return Assembly(parsed, None, ())
+    return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted))
+
+
+def _sound_frames(parsed: Parsed) -> list[RawFrame]:
+    """Frames whose pose is a rigid motion; the others are reported one by one."""
+    sound = []
+    for frame in parsed.frames:
+        fault = pose_fault(frame.pose)
+        if fault is None:
+            sound.append(frame)
+        else:
+            parsed.error(frame.where, f"the pose {fault}.", "Correct the pose or remove the frame.", "pose")
+    return sound
+
+
+def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interval: int | None) -> Scene:
+    transparent = _transparent(fitted)
+    normalised = normalise(parsed, fitted, transparent)
+    splits, split_sentence = assign_splits([f.frame for f in fitted], parsed.own_split, interval)
+    if "train" not in splits:
+        parsed.error(parsed.source, "no usable frame is for training.", "Check the train split.", "split")
+    cameras: dict[Camera, int] = {}
+    poses = apply_similarity(normalised.matrix, np.stack([f.pose for f in fitted]))
+    frames = []
+    for item, pose, split in zip(fitted, poses, splits, strict=True):
+        assert item.frame.image is not None
+        camera = cameras.setdefault(item.camera, len(cameras))
+        frames.append(Frame(item.frame.image, camera, pose, split, item.frame.time, item.frame.mask))
+    return Scene(
+        root=parsed.root,
+        format=parsed.format,
+        cameras=tuple(cameras),
+        frames=tuple(frames),
+        bounds=normalised.bounds,
+        background=(1.0, 1.0, 1.0) if transparent else None,
+        normalisation=normalised.matrix,
+        downscale=downscale,
+        decisions=(
+            *parsed.decisions,
+            _size_sentence(cameras, downscale),
+            split_sentence,
+            *_time_sentence(frames),
+            *normalised.sentences,
+        ),
+        warnings=tuple(f"{p.file}: {p.what}" for p in parsed.problems if p.severity == "warning"),
+    )
+
+
+def _size_sentence(cameras: dict[Camera, int], downscale: int) -> str:
+    sizes = sorted({(c.width, c.height) for c in cameras})
+    models = ", ".join(sorted({c.model for c in cameras}))
+    size = f"{sizes[0][0]}x{sizes[0][1]}" if len(sizes) == 1 else f"{len(sizes)} sizes"
+    by = "" if downscale == 1 else f" after dividing by {downscale}"
+    return f"Cameras: {len(cameras)} ({models}), images {size}{by}."
+
+
+def _time_sentence(frames: Sequence[Frame]) -> tuple[str, ...]:
+    times = [f.time for f in frames if f.time is not None]
+    return (f"Time: the scene moves; frames have times from {min(times):g} to {max(times):g}.",) if times else ()
+
+
+def _transparent(fitted: Sequence[Fitted]) -> bool:
+    """Whether images have transparent pixels: a few of those with an alpha channel are decoded to see."""
+    with_alpha = [f.frame.image for f in fitted if f.header.alpha and f.frame.image is not None]
+    probes = with_alpha[:: max(1, len(with_alpha) // _ALPHA_PROBES)][:_ALPHA_PROBES]
+    return any(uses_alpha(image) for image in probes)

@@ -1,0 +1,107 @@
+"""What a reader makes of its files, before anything is normalised: records plus every problem met on the way.
+
+Readers never stop at the first problem and never raise for a user's mistake. They hand back what they understood,
+and `load` and `check` decide what to do with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from raymine.contracts import Camera, CameraModel, Split
+
+from .problems import Problem
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """A camera as a file states it: in pixels of a stated size, or by an angle that fits any size.
+
+    A missing size means that focal lengths are in pixels of the image file. `angle_x` and `angle_y` are full angles
+    of view in radians, used where there is no focal length.
+    """
+
+    width: int | None = None
+    height: int | None = None
+    fx: float | None = None
+    fy: float | None = None
+    cx: float | None = None
+    cy: float | None = None
+    angle_x: float | None = None
+    angle_y: float | None = None
+    model: CameraModel = "pinhole"
+    distortion: tuple[float, ...] = ()
+
+    def camera(self, width: int, height: int) -> Camera:
+        """The camera over an image of this size. A focal length that is stated once serves both axes."""
+        own_width = width if self.width is None else self.width
+        own_height = height if self.height is None else self.height
+        fx = self.fx if self.fx is not None else _focal(own_width, self.angle_x)
+        fy = self.fy if self.fy is not None else _focal(own_height, self.angle_y)
+        if fx is None and fy is None:
+            raise ValueError("intrinsics state neither a focal length nor an angle of view")
+        return Camera(
+            width=own_width,
+            height=own_height,
+            fx=fx if fx is not None else fy or 0.0,
+            fy=fy if fy is not None else fx or 0.0,
+            cx=own_width / 2 if self.cx is None else self.cx,
+            cy=own_height / 2 if self.cy is None else self.cy,
+            model=self.model,
+            distortion=self.distortion,
+        ).resized(width, height)
+
+
+def _focal(size: int, angle: float | None) -> float | None:
+    return None if angle is None else float(0.5 * size / np.tan(0.5 * angle))
+
+
+@dataclass(frozen=True)
+class RawFrame:
+    """One frame in source units. `name` is the image as the file names it, `where` the place that defines the frame.
+
+    `image` is None where no such file exists. `near` and `far` are the depths of the nearest and farthest content
+    seen in this image, where the file knows them.
+    """
+
+    name: str
+    where: str
+    image: Path | None
+    intrinsics: Intrinsics
+    pose: np.ndarray
+    split: Split | None = None
+    time: float | None = None
+    mask: Path | None = None
+    near: float | None = None
+    far: float | None = None
+
+
+@dataclass
+class Parsed:
+    """Everything one reader found.
+
+    `object_scene` marks files whose units are part of the format (Blender: the object fits +-1.5), so that poses are
+    left alone. `premade` is the factor by which the chosen images are already smaller than the full-size ones.
+    `points` are [n, 3] scene points in source units, where the files have some.
+    """
+
+    root: Path
+    format: str
+    source: str
+    frames: list[RawFrame] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    object_scene: bool = False
+    own_split: bool = False
+    aabb_scale: float | None = None
+    premade: int = 1
+    points: np.ndarray | None = None
+
+    def error(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        self.problems.append(Problem(file, what, fix, "error", kind))
+
+    def warn(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        self.problems.append(Problem(file, what, fix, "warning", kind))

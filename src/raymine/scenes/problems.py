@@ -1,0 +1,49 @@
+"""What can be wrong with a scene: one record per finding, and the errors made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from raymine.errors import SceneError
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. `file` is relative to the scene where it can be; `kind` is a stable word for scripts.
+
+    An error keeps the scene from being trained; a warning does not. `files` are all the files that one finding is
+    about, where it is about several.
+    """
+
+    file: str
+    what: str
+    fix: str
+    severity: Severity = "error"
+    kind: str = "format"
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what} {self.fix}"
+
+
+def refuse(path: Path, problems: Sequence[Problem]) -> SceneError:
+    """The error for a scene that cannot be read: its first problem in full, and where to see the others."""
+    errors = [p for p in problems if p.severity == "error"]
+    first = errors[0]
+    rest = len(errors) - 1
+    more = "" if rest == 0 else f" (1 of {rest + 1} errors)"
+    return SceneError(
+        f"The scene {path} cannot be read{more}. {first.file}: {first.what}",
+        hint=f"{first.fix} `raymine check {path}` lists every problem.",
+    )
+
+
+def listing(names: Sequence[str], most: int = 5) -> str:
+    """Some names as words: "a, b, c and 14 more"."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
