@@ -1,0 +1,269 @@
+"""Checkpoints that can be trusted: written as a whole, verified when read, never the only copy.
+
+    checkpoints/step-00000120.safetensors     every tensor of the training state
+    checkpoints/step-00000120.json            scalars, meta, and the size and SHA-256 of the tensor file
+    checkpoints/best.json                     which step is the best so far, and by what
+
+The JSON is written last and removed first, so a checkpoint exists exactly when its JSON does, and it carries a digest
+of itself, so that a flipped bit anywhere is noticed. Randomness in raymine is a function of the step, so a checkpoint
+needs no generator state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from raymine._version import __version__
+from raymine.errors import CheckpointError
+from raymine.files import JSON, json_bytes, remove_stale_temps, resource_error, write_json
+
+from .tensor_file import Fingerprint, read_tensors, write_tensors
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})\.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One verified checkpoint. Tensors are on the CPU; `meta` is what the saver passed.
+
+    `version` is the raymine that wrote it.
+    """
+
+    path: Path
+    step: int
+    tensors: dict[str, Tensor]
+    scalars: dict[str, JSON]
+    meta: dict[str, JSON]
+    version: str
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+
+    checkpoint: Checkpoint
+    problems: tuple[str, ...]
+    damaged: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best step so far: `value` of `metric`, larger is better."""
+
+    step: int
+    metric: str
+    value: float
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensor],
+    scalars: Mapping[str, JSON],
+    meta: Mapping[str, JSON],
+    keep: int = 2,
+) -> Path:
+    """Write the checkpoint of `step` and delete all but the newest `keep` and the best; the path of its JSON.
+
+    Tensors may be on any device and are saved with their exact bits. On a full disk or without permission it raises
+    `ResourceError`, older checkpoints stay and nothing half-written remains.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise resource_error(error, "create the checkpoint folder", folder) from error
+    tensor_path, json_path = _paths(folder, step)
+    _require_json(scalars, meta)
+    # Rewriting a step must never leave the old JSON beside the new tensors.
+    json_path.unlink(missing_ok=True)
+    fingerprint = write_tensors(tensor_path, tensors)
+    body = {
+        "format": FORMAT,
+        "version": __version__,
+        "step": step,
+        "tensors": {"file": tensor_path.name, "bytes": fingerprint.bytes, "sha256": fingerprint.sha256},
+        "scalars": dict(scalars),
+        "meta": dict(meta),
+    }
+    try:
+        write_json(json_path, {**body, "digest": _digest(body)}, "write the checkpoint")
+    except BaseException:
+        tensor_path.unlink(missing_ok=True)
+        raise
+    _rotate(folder, keep)
+    return json_path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint, given the path of its JSON or of its tensors.
+
+    `CheckpointError` when it is damaged (and how), or written in a format this raymine does not read.
+    """
+    json_path = path.with_suffix(".json")
+    body = _read_body(json_path)
+    stored = body["tensors"]
+    tensors = read_tensors(json_path.with_suffix(".safetensors"), Fingerprint(stored["bytes"], stored["sha256"]))
+    return Checkpoint(json_path, body["step"], tensors, body["scalars"], body["meta"], body["version"])
+
+
+def load_latest(folder: Path) -> Latest | None:
+    """The newest whole checkpoint of `folder`; None where there is none at all.
+
+    A damaged one is passed over, in favour of the one before, and reported in `problems`. `CheckpointError` when all
+    are damaged, or when the newest is of another format (an older one is then no substitute).
+    """
+    problems: list[str] = []
+    damaged: list[int] = []
+    for step in reversed(list_steps(folder)):
+        found = _load_or_problem(path_of(folder, step))
+        if isinstance(found, Checkpoint):
+            return Latest(found, tuple(problems), tuple(damaged))
+        problems.append(found)
+        damaged.append(step)
+    if problems:
+        raise CheckpointError(
+            f"Every checkpoint in {folder} is damaged: " + " ".join(problems),
+            hint="Train again with another --out, or restore the folder from a copy.",
+        )
+    return None
+
+
+def list_steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint (damaged or not), ascending."""
+    if not folder.is_dir():
+        return []
+    matches = (_NAME.fullmatch(p.name) for p in folder.iterdir())
+    return sorted(int(m.group(1)) for m in matches if m)
+
+
+def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
+    """`CheckpointError` naming every value of `meta` that differs from `expected` (recipe, config digest, ...)."""
+    wrong = [
+        f"{key} is {checkpoint.meta.get(key)!r} in the checkpoint, {value!r} expected"
+        for key, value in expected.items()
+        if checkpoint.meta.get(key) != value
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{checkpoint.path} belongs to another model: {'; '.join(wrong)}.",
+            hint="Resume with the options the run was started with, or train into another --out.",
+        )
+
+
+def mark_best(folder: Path, best: Best) -> None:
+    """Point `best.json` at a step; its checkpoint is then kept."""
+    value = {"step": best.step, "metric": best.metric, "value": best.value}
+    write_json(folder / "best.json", value, "record the best checkpoint")
+
+
+def read_best(folder: Path) -> Best | None:
+    """What `best.json` points at, when that checkpoint exists."""
+    try:
+        data = json.loads((folder / "best.json").read_bytes())
+        best = Best(int(data["step"]), str(data["metric"]), float(data["value"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        # The pointer is a convenience derived from the metrics; without it the newest checkpoint is used.
+        return None
+    return best if best.step in list_steps(folder) else None
+
+
+def load_best(folder: Path) -> Checkpoint | None:
+    """The best checkpoint, None where no evaluation has named one."""
+    best = read_best(folder)
+    return None if best is None else load(_paths(folder, best.step)[1])
+
+
+def rewind(folder: Path, step: int, best: Best | None) -> None:
+    """Make `step` the newest checkpoint before training goes on from it; only for a folder whose run is locked.
+
+    Later ones (damaged, or they would be newer) are set aside under the suffix `.damaged`, leftovers of killed writers
+    are deleted, and the best pointer is set back to `best`, what it was at `step`.
+    """
+    remove_stale_temps(folder)
+    for later in (s for s in list_steps(folder) if s > step):
+        for path in reversed(_paths(folder, later)):
+            if path.exists():
+                os.replace(path, path.with_name(path.name + ".damaged"))
+    for orphan in folder.glob("step-*.safetensors"):
+        if not orphan.with_suffix(".json").exists():
+            orphan.unlink()
+    if best is not None and best.step in list_steps(folder):
+        mark_best(folder, best)
+    else:
+        (folder / "best.json").unlink(missing_ok=True)
+
+
+class _FormatError(CheckpointError):
+    """Written in a format this version does not read; falling back to an older checkpoint would hide it."""
+
+
+def _load_or_problem(path: Path) -> Checkpoint | str:
+    """The checkpoint, or what is wrong with it; another format still raises."""
+    try:
+        return load(path)
+    except _FormatError:
+        raise
+    except CheckpointError as error:
+        return error.message
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the JSON of the checkpoint of `step` is, or would be."""
+    return _paths(folder, step)[1]
+
+
+def _require_json(scalars: Mapping[str, JSON], meta: Mapping[str, JSON]) -> None:
+    """Refuse what JSON cannot hold before anything is written."""
+    try:
+        json_bytes([dict(scalars), dict(meta)])
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"The scalars {dict(scalars)!r} cannot be saved as JSON: {error}.") from error
+
+
+def _paths(folder: Path, step: int) -> tuple[Path, Path]:
+    return folder / f"step-{step:08d}.safetensors", folder / f"step-{step:08d}.json"
+
+
+def _digest(body: Mapping[str, JSON]) -> str:
+    return hashlib.sha256(json_bytes(body)).hexdigest()
+
+
+def _rotate(folder: Path, keep: int) -> None:
+    best = read_best(folder)
+    for step in list_steps(folder)[:-keep]:
+        if best is None or step != best.step:
+            tensor_path, json_path = _paths(folder, step)
+            json_path.unlink(missing_ok=True)
+            tensor_path.unlink(missing_ok=True)
+
+
+def _read_body(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no checkpoint {path}.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}.") from error
+    if not isinstance(body, dict):
+        raise CheckpointError(f"{path} is damaged: it is not a JSON object.")
+    stored = body.pop("digest", None)
+    # The format is looked at first: another one may well compute its digest in another way.
+    if isinstance(body.get("format"), int) and body["format"] != FORMAT:
+        raise _FormatError(
+            f"{path} has checkpoint format {body['format']}, written by raymine {body.get('version', 'unknown')}; "
+            f"this is raymine {__version__}, which reads format {FORMAT}.",
+            hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another --out.",
+        )
+    if stored != _digest(body):
+        raise CheckpointError(f"{path} is damaged: its content does not match its digest.")
+    return body

@@ -1,0 +1,104 @@
+"""The tensor file of a checkpoint: the safetensors layout, written as a stream and verified before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from raymine.errors import CheckpointError
+from raymine.files import JSON, atomic_file
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Size in bytes and SHA-256 (hex) of a tensor file."""
+
+    bytes: int
+    sha256: str
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Fingerprint:
+    """Write tensors of any device to `path`, atomically and with their exact bits.
+
+    Streamed here rather than by the library: one tensor at a time is in memory twice instead of all of them, the
+    checksum is of what we meant to write, and a full disk is an error code instead of a library's message. The layout
+    is an 8-byte header length, a JSON header padded to 8 bytes, then raw little-endian data.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(f"Tensor `{name}` has type {tensor.dtype}, which a checkpoint cannot hold.")
+    # Wide types first keeps every tensor aligned to its own element size.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    hasher = hashlib.sha256()
+    with atomic_file(path, "write the checkpoint") as file:
+        header = _header(order, tensors)
+        hasher.update(header)
+        file.write(header)
+        for name in order:
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+            data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+            hasher.update(data)
+            file.write(data)
+        return Fingerprint(file.size, hasher.hexdigest())
+
+
+def read_tensors(path: Path, expected: Fingerprint) -> dict[str, Tensor]:
+    """The tensors of `path`, on the CPU; `CheckpointError` unless the file is what was written, bit for bit."""
+    import safetensors
+    import safetensors.torch
+
+    _verify(path, expected)
+    try:
+        # Tensors that share the memory of a mapped file would change with it; own the bytes that were verified.
+        return {name: value.clone() for name, value in safetensors.torch.load_file(path).items()}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}.") from error
+
+
+def _header(order: list[str], tensors: Mapping[str, Tensor]) -> bytes:
+    entries: dict[str, JSON] = {}
+    offset = 0
+    for name in order:
+        tensor = tensors[name]
+        end = offset + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _verify(path: Path, expected: Fingerprint) -> None:
+    hasher = hashlib.sha256()
+    try:
+        size = path.stat().st_size
+        if size != expected.bytes:
+            raise CheckpointError(f"{path} is damaged: {size} bytes, {expected.bytes} were written.")
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                hasher.update(chunk)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing, though its JSON is there.") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if hasher.hexdigest() != expected.sha256:
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum.")

@@ -1,0 +1,12 @@
+"""The description of a run as a value: frozen dataclasses, exact JSON, differences in words."""
+
+from .codec import differences as differences
+from .codec import digest as digest
+from .codec import from_json as from_json
+from .codec import replace_fields as replace_fields
+from .codec import to_json as to_json
+from .run import Every as Every
+from .run import RunConfig as RunConfig
+from .run import Schedule as Schedule
+from .run import identity as identity
+from .run import model_digest as model_digest

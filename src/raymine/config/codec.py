@@ -1,0 +1,223 @@
+"""Nested frozen dataclasses to JSON and back, exactly.
+
+`from_json(cls, to_json(value))` equals `value`: floats keep every bit, infinities and NaN become strings (JSON has
+none), tuples become lists and come back as tuples, and a field declared as a choice between several dataclasses carries
+the name of the one it holds under "type". What does not fit is refused with its dotted name, never guessed at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+from raymine.errors import ConfigError
+from raymine.files import JSON
+
+T = TypeVar("T")
+_NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def to_json(value: Any) -> JSON:
+    """`value` (a dataclass, or plain data) as what `json.dumps` takes."""
+    return _encode(value, type(value), "")
+
+
+def from_json(cls: type[T], data: JSON, where: str = "") -> T:
+    """The `cls` that `to_json` turned into `data`. `where` is the dotted name that errors start with.
+
+    Unknown keys, missing keys without a default and values of another type raise `ConfigError`; so do the checks of the
+    dataclasses themselves.
+    """
+    return typing.cast("T", _decode(data, cls, where))
+
+
+def digest(data: JSON) -> str:
+    """SHA-256 (hex) of JSON data; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def differences(stored: JSON, asked: JSON, *, stored_in: str = "in the run") -> list[str]:
+    """One line per value that differs, such as `train.field.levels: 8 in the run, 16 asked`; [] when equal."""
+    before, after = dict(_flatten(stored)), dict(_flatten(asked))
+    lines = []
+    for name in [*before, *(n for n in after if n not in before)]:
+        old, new = (json.dumps(side[name]) if name in side else "absent" for side in (before, after))
+        if old != new:
+            lines.append(f"{name}: {old} {stored_in}, {new} asked")
+    return lines
+
+
+def replace_fields(config: T, overrides: Mapping[str, JSON]) -> T:
+    """`config` with fields replaced by dotted name, all checks run again: `{"field.levels": 16}`.
+
+    A name that does not exist raises `ConfigError` with the nearest ones.
+    """
+    data = to_json(config)
+    for name, value in overrides.items():
+        *path, last = name.split(".")
+        here = data
+        for key in path:
+            here = here.get(key) if isinstance(here, dict) else None
+        if not isinstance(here, dict) or last not in here:
+            known = sorted({n for n, _ in _flatten(data)})
+            raise ConfigError(f"There is no setting `{name}`.", hint=_suggest(name, known))
+        here[last] = to_json(value)
+    return from_json(type(config), data)
+
+
+def _flatten(data: JSON, prefix: str = "") -> typing.Iterator[tuple[str, JSON]]:
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, data
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in close][:3]
+    return f"Did you mean {' or '.join(close)}?" if close else f"Known settings: {', '.join(known)}."
+
+
+@lru_cache(maxsize=256)
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, or just the hint."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _records(hint: Any) -> list[type]:
+    return [m for m in _members(hint) if isinstance(m, type) and dataclasses.is_dataclass(m)]
+
+
+def _encode(value: Any, hint: Any, where: str) -> JSON:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = _hints(type(value))
+        data = {f.name: _encode(getattr(value, f.name), hints[f.name], f"{where}.{f.name}") for f in _fields(value)}
+        return {"type": type(value).__name__, **data} if len(_records(hint)) > 1 else data
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item, type(item), f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item, type(item), f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise ConfigError(f"{where.lstrip('.') or 'value'}: {type(value).__name__} cannot be written as JSON.")
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(f for f in dataclasses.fields(value) if f.init)
+
+
+def _decode(data: JSON, hint: Any, where: str) -> Any:
+    if hint is Any or hint is object:
+        return data
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_union(data, hint, where)
+    if origin is Literal:
+        if not any(data == a and type(data) is type(a) for a in args):
+            raise ConfigError(f"{where}: must be one of {', '.join(map(repr, args))}, got {data!r}.")
+        return data
+    if origin in (tuple, list):
+        return _decode_sequence(data, origin, args, where)
+    if origin is dict or origin is Mapping:
+        if not isinstance(data, dict):
+            raise _wrong(where, "an object", data)
+        return {key: _decode(item, args[1], f"{where}.{key}") for key, item in data.items()}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _decode_record(data, hint, where)
+    return _decode_scalar(data, hint, where)
+
+
+def _decode_scalar(data: JSON, hint: Any, where: str) -> Any:
+    if hint is float:
+        if isinstance(data, str) and data in _NON_FINITE:
+            return _NON_FINITE[data]
+        if isinstance(data, (int, float)) and not isinstance(data, bool):
+            return float(data)
+        raise _wrong(where, "a number", data)
+    if hint is type(None):
+        if data is None:
+            return None
+        raise _wrong(where, "null", data)
+    if hint in (int, bool, str):
+        if type(data) is hint:
+            return data
+        raise _wrong(where, {int: "a whole number", bool: "true or false", str: "text"}[hint], data)
+    if hint is Path:
+        if isinstance(data, str):
+            return Path(data)
+        raise _wrong(where, "a path", data)
+    if hint in (dict, list, tuple):
+        return hint(data)
+    raise ConfigError(f"{where}: fields of type {hint!r} cannot be read from JSON.")
+
+
+def _decode_sequence(data: JSON, origin: Any, args: tuple[Any, ...], where: str) -> Any:
+    if not isinstance(data, list):
+        raise _wrong(where, "a list", data)
+    if origin is list or args[-1] is Ellipsis:
+        return origin(_decode(item, args[0], f"{where}[{i}]") for i, item in enumerate(data))
+    if args == ((),):
+        args = ()
+    if len(data) != len(args):
+        raise ConfigError(f"{where}: must have {len(args)} values, got {len(data)}: {data!r}.")
+    return tuple(_decode(item, arg, f"{where}[{i}]") for i, (item, arg) in enumerate(zip(data, args, strict=True)))
+
+
+def _decode_union(data: JSON, hint: Any, where: str) -> Any:
+    records = _records(hint)
+    if len(records) > 1 and isinstance(data, dict):
+        named = {r.__name__: r for r in records}
+        kind = data.get("type")
+        if kind not in named:
+            raise ConfigError(f"{where}.type: must be one of {', '.join(named)}, got {kind!r}.")
+        return _decode_record({k: v for k, v in data.items() if k != "type"}, named[kind], where)
+    if len(records) == 1 and isinstance(data, dict):
+        return _decode_record(data, records[0], where)
+    # Only `float` accepts values of another type (whole numbers), so it goes last and the order of the rest is free.
+    members = sorted((m for m in _members(hint) if m is not type(None)), key=lambda m: m is float)
+    if data is None and len(members) < len(_members(hint)):
+        return None
+    if len(members) == 1:
+        return _decode(data, members[0], where)
+    for member in members:
+        with contextlib.suppress(ConfigError):
+            return _decode(data, member, where)
+    raise ConfigError(f"{where}: {data!r} fits none of: {hint}.")
+
+
+def _decode_record(data: JSON, cls: type, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise _wrong(where or cls.__name__, "an object", data)
+    hints, fields = _hints(cls), {f.name: f for f in dataclasses.fields(cls) if f.init}
+    prefix = f"{where}." if where else ""
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"{prefix}{key}: no such setting.", hint=_suggest(str(key), sorted(fields)))
+    for name, f in fields.items():
+        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{prefix}{name}: missing.")
+    values = {name: _decode(data[name], hints[name], f"{prefix}{name}") for name in fields if name in data}
+    return cls(**values)
+
+
+def _wrong(where: str, expected: str, data: JSON) -> ConfigError:
+    return ConfigError(f"{where}: must be {expected}, got {data!r}.")

@@ -1,0 +1,99 @@
+"""`RunConfig`: everything that decides what a run computes, written to `config.json` once resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raymine.errors import ConfigError
+from raymine.files import JSON
+from raymine.step import TrainConfig
+
+from .codec import digest, from_json, to_json
+
+
+@dataclass(frozen=True)
+class Every:
+    """When something periodic is due: every `steps` steps, every `seconds` of training, or both; 0 means never."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or not 0 <= self.seconds < float("inf"):
+            raise ConfigError(f"A period must be 0 or more, got {self.steps} steps and {self.seconds} seconds.")
+
+    def due(self, step: int, before: float, after: float) -> bool:
+        """Whether it is due at `step`, a step that took the training clock from `before` to `after` seconds."""
+        by_step = self.steps > 0 and step % self.steps == 0
+        return by_step or (self.seconds > 0 and int(after / self.seconds) > int(before / self.seconds))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Periods of a run: `metrics` in steps; checkpoints and quick evaluations in steps and/or seconds of training."""
+
+    metrics: int = 16
+    checkpoint: Every = field(default_factory=lambda: Every(seconds=30.0))
+    evaluate: Every = field(default_factory=Every)
+    evaluate_views: int = 8
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.metrics < 1:
+            raise ConfigError(f"schedule.metrics must be at least 1 step, got {self.metrics}.")
+        if self.keep < 1:
+            raise ConfigError(f"schedule.keep must be at least 1 checkpoint, got {self.keep}.")
+        if self.evaluate_views < 0:
+            raise ConfigError(f"schedule.evaluate_views must be 0 or more, got {self.evaluate_views}.")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One resolved run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
+
+    `scene` is an absolute folder or "builtin"; `device` is "cpu" or "cuda", already resolved from "auto".
+    """
+
+    scene: str
+    recipe: str
+    train: TrainConfig
+    downscale: int = 1
+    seed: int = 0
+    device: str = "cpu"
+    steps: int | None = None
+    max_seconds: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.max_seconds is None):
+            raise ConfigError(
+                f"A run needs exactly one limit; steps is {self.steps} and max_seconds is {self.max_seconds}."
+            )
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps must be at least 1, got {self.steps}.")
+        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
+            raise ConfigError(f"max_seconds must be positive and finite, got {self.max_seconds}.")
+
+    def to_json(self) -> JSON:
+        """What goes into `config.json`."""
+        return to_json(self)
+
+    @staticmethod
+    def from_json(data: JSON) -> RunConfig:
+        """The config that `to_json` wrote; `ConfigError` with a dotted name where it does not fit."""
+        return from_json(RunConfig, data)
+
+
+def identity(data: JSON) -> JSON:
+    """The part of a config's JSON that a resumed run must share with its stored one.
+
+    Limits may be extended, how often a run is looked at does not change what it computes, and a scene may move: its
+    digests, not its place, say whether it is the same.
+    """
+    return {key: value for key, value in data.items() if key not in ("scene", "steps", "max_seconds", "schedule")}
+
+
+def model_digest(config: RunConfig) -> str:
+    """SHA-256 (hex) of what must be equal for a checkpoint to fit: recipe, seed and training config."""
+    data = config.to_json()
+    return digest({key: data[key] for key in ("recipe", "seed", "train")})

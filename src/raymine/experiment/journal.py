@@ -1,0 +1,74 @@
+"""The observer that writes `metrics.jsonl` and `events.jsonl`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from raymine.files import JSON
+from raymine.rundir import RunDir
+from raymine.tracking import JsonlWriter, repair
+
+from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .request import RunResult
+
+
+class Journal:
+    """Writes what the loop reports.
+
+    In metric rows everything but `elapsed`, `seconds` and `samples_per_second` is a function of config and data.
+    """
+
+    def __init__(self, run: RunDir, last_step: int) -> None:
+        """Open the logs of a run that goes on from `last_step`: metric rows later than that are removed first.
+
+        Both happen here because a log opened before its repair would be written where nobody reads: the repair puts a
+        new file in its place. `repaired` tells what was removed.
+        """
+        self.repaired = repair(run.metrics, last_step)
+        self._metrics = JsonlWriter(run.metrics)
+        self._events = JsonlWriter(run.events)
+
+    def on_start(self, info: StartInfo) -> None:
+        self._event("start", f"training from step {info.step}", info.step, "info", {"elapsed": info.elapsed})
+
+    def on_step(self, info: StepInfo) -> None:
+        row: dict[str, JSON] = {
+            "kind": "train",
+            "step": info.step,
+            "loss": info.loss,
+            "psnr": info.psnr,
+            "rays": info.rays,
+            "marched": info.marched,
+            "trained": info.trained,
+            "lr": info.learning_rate,
+            "skipped": info.skipped,
+            "horizon": info.horizon,
+        }
+        if info.extra:
+            row["extra"] = info.extra
+        self._metrics.write({**row, "elapsed": info.elapsed, "samples_per_second": info.samples_per_second})
+
+    def on_event(self, event: Event) -> None:
+        self._event(event.kind, event.message, event.step, event.level, event.data)
+
+    def on_eval(self, info: EvalInfo) -> None:
+        self._metrics.write(
+            {"kind": "eval", "step": info.step, "psnr": info.psnr, "views": info.views, "seconds": info.seconds}
+        )
+
+    def on_end(self, result: RunResult) -> None:
+        self._event("end", f"{result.status} at step {result.step}", result.step, "info", {"elapsed": result.elapsed})
+
+    def sync(self) -> None:
+        """Force the rows so far onto the disk; called before each checkpoint, which relies on them."""
+        self._metrics.sync()
+        self._events.sync()
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._events.close()
+
+    def _event(self, kind: str, message: str, step: int, level: str, data: dict[str, JSON]) -> None:
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        row: dict[str, JSON] = {"time": time, "kind": kind, "level": level, "step": step, "message": message}
+        self._events.write({**row, **({"data": data} if data else {})})

@@ -1,0 +1,94 @@
+"""A trained run, opened for looking: evaluation, rendering, export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine import checkpoint
+from raymine.config import RunConfig, model_digest
+from raymine.contracts import Renderer, Scene
+from raymine.errors import RunError
+from raymine.rays import CameraRig
+from raymine.rundir import RunDir
+from raymine.scenes import load_scene, scene_digest
+from raymine.step import TrainData, TrainState, create_state
+
+from .prepare import resolve_device
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run's model and what it was trained on. `notes` are sentences for the user (a damaged checkpoint, ...)."""
+
+    run: RunDir
+    config: RunConfig
+    scene: Scene
+    state: TrainState
+    step: int
+    device: torch.device
+    notes: tuple[str, ...] = ()
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.state.renderer()
+
+
+def load_run(run_folder: Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:
+    """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
+
+    "best" falls back to the newest where no evaluation has named a best one. `RunError` for a folder that is no run, a
+    run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
+    """
+    run = RunDir.open(run_folder)
+    config = run.read_config()
+    found, notes = _pick(run, which)
+    checkpoint.require(found, {"recipe": config.recipe, "config": model_digest(config)})
+    target = resolve_device(device)
+    scene = load_scene(config.scene, downscale=config.downscale)
+    if scene_digest(scene) != run.read_manifest().scene_digest:
+        raise RunError(
+            f"The scene {config.scene} has changed since {run_folder} was trained: other frames, poses or cameras.",
+            hint="Put the scene back as it was, or train a new run.",
+        )
+    # No pixel is needed to rebuild a state: only where the scene lies.
+    data = TrainData(CameraRig(scene, (), target), _NoImages(), scene.bounds, scene.background)
+    state = create_state(config.train, data, seed=config.seed, device=target)
+    state.restore(found.tensors, found.scalars)
+    return LoadedRun(run, config, scene, state, found.step, target, notes)
+
+
+class _NoImages:
+    """An image source without images."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.zeros((0, 2), dtype=np.int64)
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise IndexError("a run opened for looking holds no images")
+
+    def image(self, index: int) -> np.ndarray:
+        raise IndexError("a run opened for looking holds no images")
+
+
+def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+    if which == "best":
+        best = checkpoint.load_best(run.checkpoints)
+        if best is not None:
+            return best, ()
+    latest = checkpoint.load_latest(run.checkpoints)
+    if latest is None:
+        raise RunError(
+            f"The run {run.path} has no checkpoint yet.",
+            hint="Wait until it has trained for a while, or continue it with `raymine train ... --resume`.",
+        )
+    notes = tuple(f"{problem} Using step {latest.checkpoint.step}." for problem in latest.problems)
+    if which == "best":
+        notes += (f"No evaluation has named a best checkpoint; using the newest, step {latest.checkpoint.step}.",)
+    return latest.checkpoint, notes

@@ -1,0 +1,82 @@
+"""Refuse a run that cannot fit in memory before it is started, and say so in words when one runs out anyway."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import torch
+
+from raymine.contracts import Bounds
+from raymine.errors import ResourceError
+from raymine.step import TrainConfig
+
+# A parameter is there four times: value, gradient and two moments.
+_COPIES = 4
+# Features, activations and their gradients of one sample on its way through the networks, measured generously.
+_BYTES_PER_SAMPLE = 4096
+# The ray count adapts after the fact, so a batch can come out larger than asked.
+_OVERSHOOT = 2
+
+
+def estimate_bytes(config: TrainConfig, bounds: Bounds) -> int:
+    """Bytes that a training state and one step take, besides images. An estimate on the high side."""
+    table = int(config.field.grid.entries.sum()) * config.field.grid.features * 4 * _COPIES
+    # Densities as float, and the occupancy of each cell once more while an update visits it.
+    occupancy = bounds.levels * config.occupancy.resolution**3 * 8
+    return table + occupancy + config.batch.samples * _OVERSHOOT * _BYTES_PER_SAMPLE
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that a new process can have on `device`, the limit of a container included."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    return min(int(psutil.virtual_memory().available), _container_bytes())
+
+
+def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
+    """`ResourceError` when the estimate exceeds what is available."""
+    needed, free = estimate_bytes(config, bounds), available_bytes(device)
+    if needed > free:
+        raise ResourceError(
+            f"Training needs about {_gib(needed)} of memory on {device}, and {_gib(free)} is free.",
+            hint="Make the model smaller (field.grid.log2_entries, batch.samples), or free some memory.",
+        )
+
+
+@contextlib.contextmanager
+def memory_errors(device: torch.device) -> Iterator[None]:
+    """Turn the several ways in which torch and Python run out of memory into one `ResourceError`."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise _ran_out(device, error) from error
+    except RuntimeError as error:
+        # The CPU allocator of torch raises a plain RuntimeError.
+        if "can't allocate memory" not in str(error):
+            raise
+        raise _ran_out(device, error) from error
+
+
+def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
+    return ResourceError(
+        f"Out of memory on {device}: {str(error).splitlines()[0] if str(error) else 'no detail given'}",
+        hint="Train with a larger --downscale or a smaller batch (batch.samples), or free some memory.",
+    )
+
+
+def _container_bytes() -> int:
+    """What the control group still allows; practically unlimited where there is none."""
+    limit_file, used_file = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    try:
+        limit, used = limit_file.read_text().strip(), int(used_file.read_text())
+        return max(0, int(limit) - used) if limit != "max" else 1 << 62
+    except (OSError, ValueError):
+        return 1 << 62
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,136 @@
+"""Who watches a run. The loop tells observers what happens; it never waits for an answer from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from raymine.files import JSON
+
+from .request import RunResult
+
+
+@dataclass(frozen=True)
+class StartInfo:
+    """A run about to train, from `step` and `elapsed` seconds on; either `steps` or `max_seconds` is set.
+
+    `notes` are sentences for the user: what was decided about the scene; `warnings` its survivable problems.
+    """
+
+    run: Path
+    scene: str
+    recipe: str
+    device: str
+    step: int
+    elapsed: float
+    steps: int | None
+    max_seconds: float | None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """Training since the last such report: means over the finite steps among them.
+
+    Deterministic: step, loss, psnr (dB, of the mean squared error), rays, marched and trained samples per step,
+    learning_rate, skipped (non-finite steps), extra. Measured: elapsed (training seconds so far), samples_per_second
+    and, in a time-limited run, horizon (total steps expected).
+    """
+
+    step: int
+    loss: float | None
+    psnr: float | None
+    rays: int
+    marched: int
+    trained: int
+    learning_rate: float
+    elapsed: float
+    horizon: int
+    samples_per_second: float
+    skipped: int = 0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvalInfo:
+    """A quick evaluation: mean PSNR (dB) over `views` held-out views; `best` when it is the best of the run so far."""
+
+    step: int
+    psnr: float
+    views: int
+    seconds: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth a line: kind is a short word (checkpoint, non-finite, rollback, horizon, resume, signal, ...)."""
+
+    kind: str
+    message: str
+    step: int
+    level: str = "info"
+    data: dict[str, JSON] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Receives what happens to a run, on the training thread: be quick. `on_step` comes every few steps only."""
+
+    def on_start(self, info: StartInfo) -> None: ...
+
+    def on_step(self, info: StepInfo) -> None: ...
+
+    def on_event(self, event: Event) -> None: ...
+
+    def on_eval(self, info: EvalInfo) -> None: ...
+
+    def on_end(self, result: RunResult) -> None: ...
+
+
+class SilentObserver:
+    """Watches and says nothing; also the base for observers that care about one thing only."""
+
+    def on_start(self, info: StartInfo) -> None:
+        return None
+
+    def on_step(self, info: StepInfo) -> None:
+        return None
+
+    def on_event(self, event: Event) -> None:
+        return None
+
+    def on_eval(self, info: EvalInfo) -> None:
+        return None
+
+    def on_end(self, result: RunResult) -> None:
+        return None
+
+
+class Observers:
+    """Several observers as one, told in the order given."""
+
+    def __init__(self, members: Sequence[Observer]) -> None:
+        self._members = tuple(members)
+
+    def on_start(self, info: StartInfo) -> None:
+        for member in self._members:
+            member.on_start(info)
+
+    def on_step(self, info: StepInfo) -> None:
+        for member in self._members:
+            member.on_step(info)
+
+    def on_event(self, event: Event) -> None:
+        for member in self._members:
+            member.on_event(event)
+
+    def on_eval(self, info: EvalInfo) -> None:
+        for member in self._members:
+            member.on_eval(info)
+
+    def on_end(self, result: RunResult) -> None:
+        for member in self._members:
+            member.on_end(result)

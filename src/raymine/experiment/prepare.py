@@ -1,0 +1,138 @@
+"""From a request to everything a run needs, without writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from raymine import recipes
+from raymine.config import Every, RunConfig, Schedule, replace_fields
+from raymine.contracts import Scene
+from raymine.errors import ConfigError
+from raymine.rays import CameraRig
+from raymine.scenes import load_scene, scene_digest
+from raymine.scenes.bank import ImageBank
+from raymine.step import TrainData
+
+from .request import TrainRequest
+
+DEFAULT_STEPS = 20_000
+# A run is looked at this often; each look costs a second or so outside the training clock.
+_LOOKS = 4
+
+# Called with what is being loaded, how much of it is done, and how much there is.
+LoadProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked request: `digest` identifies the scene's description, `config` is complete."""
+
+    scene: Scene
+    digest: str
+    config: RunConfig
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """Cameras and pixels of some frames. Close it, or use it in a `with` block; the images stay open until then."""
+
+    train: TrainData
+    bank: ImageBank
+
+    def __enter__(self) -> LoadedData:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bank.close()
+
+
+def resolve_device(name: str) -> torch.device:
+    """ "auto", "cpu", "cuda" or "cuda:N" as a device that is there; `ConfigError` when it is not."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name}: no such device.", hint="Use auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name}: raymine trains on cpu and cuda.", hint="Use auto, cpu or cuda.")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            built = torch.version.cuda
+            reason = f"built for CUDA {built}" if built else "a build without CUDA"
+            raise ConfigError(
+                f"--device {name}: torch sees no CUDA device (torch {torch.__version__}, {reason}).",
+                hint="Use --device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU.",
+            )
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise ConfigError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
+    return device
+
+
+def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
+    """Load the scene and resolve the config; `stored` gives the limits of a resumed run where none are asked."""
+    device = resolve_device(request.device)
+    scene = load_scene(request.scene, downscale=request.downscale)
+    train = replace_fields(recipes.build(request.recipe, scene, device.type), request.overrides)
+    steps, max_seconds = _limits(request, stored)
+    config = RunConfig(
+        scene=scene_name(request.scene),
+        recipe=request.recipe,
+        train=train,
+        downscale=request.downscale,
+        seed=request.seed,
+        device=device.type,
+        steps=steps,
+        max_seconds=max_seconds,
+        schedule=_schedule(request, steps, max_seconds),
+    )
+    return Prepared(scene, scene_digest(scene), config, device)
+
+
+def scene_name(scene: str | Path) -> str:
+    """How a config names a scene: an absolute folder, or the word "builtin"."""
+    return str(scene) if str(scene) == "builtin" else str(Path(scene).expanduser().resolve())
+
+
+def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progress: LoadProgress | None) -> LoadedData:
+    """Cameras and pixels of some frames of a scene; decodes (once per machine) what the image cache lacks."""
+    from ..scenes.bank import open_bank
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress("images", done, total)
+
+    bank = open_bank(scene, frames, progress=report)
+    rig = CameraRig(scene, frames, device)
+    return LoadedData(TrainData(rig, bank, scene.bounds, scene.background), bank)
+
+
+def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
+    """Frames to evaluate on: the test split, else the validation split; `count` of them, evenly spread (None: all)."""
+    frames = scene.of_split("test") or scene.of_split("val")
+    if count is None or count >= len(frames):
+        return frames
+    return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
+
+
+def _limits(request: TrainRequest, stored: RunConfig | None) -> tuple[int | None, float | None]:
+    if request.replay is not None:
+        return request.replay.final_step, None
+    if request.steps is None and request.max_seconds is None:
+        return (stored.steps, stored.max_seconds) if stored is not None else (DEFAULT_STEPS, None)
+    return request.steps, request.max_seconds
+
+
+def _schedule(request: TrainRequest, steps: int | None, max_seconds: float | None) -> Schedule:
+    if request.evaluate_views == 0:
+        evaluate = Every()
+    elif steps is not None:
+        evaluate = Every(steps=max(1, steps // _LOOKS))
+    else:
+        evaluate = Every(seconds=(max_seconds or 0.0) / _LOOKS)
+    return Schedule(evaluate=evaluate, evaluate_views=request.evaluate_views)

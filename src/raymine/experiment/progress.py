@@ -1,0 +1,149 @@
+"""Progress for people: a live bar in a terminal, a plain line now and then in a log, nothing when asked to be quiet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .request import RunResult
+
+Mode = Literal["auto", "live", "plain", "quiet"]
+# Seconds of training between two plain lines.
+_PLAIN_PERIOD = 10.0
+
+
+class ProgressObserver:
+    """Shows training on stderr: PSNR, samples/s, b/B (trained / marched samples), step, time left.
+
+    mode: "auto" is a live bar on a terminal and plain lines elsewhere. Use `loading` as the `progress` of `train`.
+    """
+
+    def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "plain")
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._start: StartInfo | None = None
+        self._next_line = 0.0
+        self._held_out = ""
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        """Images being decoded: a bar in a terminal, one line at the end elsewhere."""
+        if self._mode == "live":
+            if self._bar is None:
+                self._open_bar(f"Loading {what}", total)
+            self._update(done, total, f"{done}/{total}")
+            if done >= total:
+                self._close_bar()
+        elif self._mode == "plain" and done == total and total > 0:
+            self._line(f"Loaded {total} {what}")
+
+    def on_start(self, info: StartInfo) -> None:
+        self._start = info
+        limit = f"{info.steps} steps" if info.steps is not None else f"{info.max_seconds:g} s"
+        if self._mode == "quiet":
+            return
+        since = f" from step {info.step}" if info.step else ""
+        self._line(f"Training {info.recipe} for {limit}{since} on {info.device}, in {info.run}")
+        if self._mode == "live":
+            self._open_bar("Training", 1.0)
+            self._update(self._share(info.step, info.elapsed), 1.0, "")
+
+    def on_step(self, info: StepInfo) -> None:
+        text = self._describe(info)
+        if self._mode == "live":
+            self._update(self._share(info.step, info.elapsed), 1.0, text)
+        elif self._mode == "plain" and info.elapsed >= self._next_line:
+            self._next_line = info.elapsed + _PLAIN_PERIOD
+            self._line(text)
+
+    def on_event(self, event: Event) -> None:
+        if event.level != "info" and self._mode != "quiet":
+            self._line(f"{event.level}: {event.message}")
+
+    def on_eval(self, info: EvalInfo) -> None:
+        self._held_out = f"held-out {info.psnr:.2f} dB"
+        if self._mode == "plain":
+            self._line(f"step {info.step}  {self._held_out} over {info.views} views")
+
+    def on_end(self, result: RunResult) -> None:
+        self._close_bar()
+        if self._mode != "quiet":
+            score = f", held-out {result.best_psnr:.2f} dB" if result.best_psnr is not None else ""
+            self._line(f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s{score}")
+
+    def close(self) -> None:
+        """Take the bar off the screen; needed when training ends with an error."""
+        self._close_bar()
+
+    def _describe(self, info: StepInfo) -> str:
+        psnr = "non-finite" if info.psnr is None else f"{info.psnr:.2f} dB"
+        share = info.trained / info.marched if info.marched else 0.0
+        parts = [
+            f"step {info.step}",
+            psnr,
+            f"{_short(info.samples_per_second)} samples/s",
+            f"b/B {share:.2f}",
+            f"{_clock(self._seconds_left(info))} left",
+        ]
+        return "  ".join(parts + ([self._held_out] if self._held_out and self._mode == "live" else []))
+
+    def _seconds_left(self, info: StepInfo) -> float | None:
+        start = self._start
+        if start is None:
+            return None
+        if start.max_seconds is not None:
+            return max(0.0, start.max_seconds - info.elapsed)
+        done, seconds = info.step - start.step, info.elapsed - start.elapsed
+        if start.steps is None or done <= 0 or seconds <= 0:
+            return None
+        return max(0.0, (start.steps - info.step) * seconds / done)
+
+    def _share(self, step: int, elapsed: float) -> float:
+        start = self._start
+        if start is None:
+            return 0.0
+        done = elapsed / start.max_seconds if start.max_seconds else step / (start.steps or 1)
+        return min(1.0, done)
+
+    def _open_bar(self, title: str, total: float) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+        )
+        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
+        self._bar.start()
+        self._task = self._bar.add_task(title, total=total, text="")
+
+    def _update(self, done: float, total: float, text: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, text=text)
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _line(self, text: str) -> None:
+        # Paths hold brackets and long lines hold paths: neither markup nor wrapping is wanted.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.2f}{unit}"
+    return f"{value:.0f}"
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

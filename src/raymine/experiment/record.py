@@ -1,0 +1,64 @@
+"""The run's manifest while it trains."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from raymine.errors import RaymineError, ResourceError
+from raymine.rundir import Attempt, Environment, Manifest, RunDir
+from raymine.rundir.manifest import Status, now
+
+from .loopstate import LoopState
+
+
+class Record:
+    """Keeps `manifest.json` true: who works on the run, how far it is, how it ended."""
+
+    def __init__(self, run: RunDir, command: tuple[str, ...]) -> None:
+        self._run = run
+        self._command = command
+        self._manifest = run.read_manifest()
+
+    def begin(self, step: int, environment: Environment) -> None:
+        """This process starts to train from `step`."""
+        attempt = Attempt(self._command, os.getpid(), step, now(), environment)
+        attempts = (*self._manifest.attempts, attempt)
+        self._write(replace(self._manifest, status="running", ended=None, error=None, step=step, attempts=attempts))
+
+    def update(self, step: int, loop: LoopState) -> None:
+        """The run has come as far as `step`."""
+        self._write(self._with_progress(step, loop))
+
+    def end(self, status: Status, step: int, loop: LoopState) -> None:
+        """The run has ended in good order."""
+        self._write(self._ended(replace(self._with_progress(step, loop), status=status)))
+
+    def fail(self, error: BaseException) -> None:
+        """Record a failure; when not even that can be written, the failure itself matters more."""
+        words = error.message if isinstance(error, RaymineError) else f"{type(error).__name__}: {error}"
+        status: Status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            self._write(self._ended(replace(self._manifest, status=status, error=words)))
+        except ResourceError:
+            return
+
+    def _with_progress(self, step: int, loop: LoopState) -> Manifest:
+        return replace(
+            self._manifest,
+            step=step,
+            elapsed=loop.elapsed,
+            psnr=loop.last_psnr,
+            best_psnr=loop.best[1] if loop.best else None,
+            horizons=tuple(loop.horizons),
+            rollbacks=tuple(loop.rollbacks),
+        )
+
+    def _ended(self, manifest: Manifest) -> Manifest:
+        moment = now()
+        closed = tuple(replace(attempt, ended=moment) for attempt in manifest.attempts[-1:])
+        return replace(manifest, ended=moment, attempts=manifest.attempts[:-1] + closed)
+
+    def _write(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._run.write_manifest(manifest)

@@ -1,0 +1,77 @@
+"""What `train` is asked and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from raymine.errors import ConfigError
+from raymine.files import JSON
+
+from .horizon import Replay
+
+RunStatus = Literal["finished", "stopped"]
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """One training run, as a user asks for it.
+
+    scene: a scene folder, or the word "builtin". out: the run folder; None takes the next free
+    `<runs_root>/<scene>-<recipe>-<n>`.
+    steps / max_seconds: at most one of them; neither takes the recipe's own number of steps. max_seconds counts
+    training only. overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
+    replay: step counts and learning-rate horizons recorded by another run, to repeat a time-limited run exactly.
+    evaluate_views: test views sampled by each quick evaluation (0 turns it off). command: recorded in the manifest.
+    """
+
+    scene: str | Path
+    recipe: str = "ngp"
+    out: Path | None = None
+    resume: bool = False
+    steps: int | None = None
+    max_seconds: float | None = None
+    seed: int = 0
+    device: str = "auto"
+    downscale: int = 1
+    overrides: Mapping[str, JSON] = field(default_factory=dict)
+    evaluate_views: int = 8
+    replay: Replay | None = None
+    runs_root: Path = Path("runs")
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.max_seconds is not None:
+            raise ConfigError(
+                f"--steps {self.steps} and --max-seconds {self.max_seconds} were both given; a run has one limit.",
+                hint="Drop one of them.",
+            )
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"--steps must be at least 1, got {self.steps}.")
+        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
+            raise ConfigError(f"--max-seconds must be a positive number of seconds, got {self.max_seconds}.")
+        if self.downscale < 1:
+            raise ConfigError(f"--downscale must be a whole number from 1 up, got {self.downscale}.")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {self.seed}.")
+        if self.evaluate_views < 0:
+            raise ConfigError(f"--evaluate-views must be 0 or more, got {self.evaluate_views}.")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `exit_code` is 0, or 128 + the signal that stopped it; `elapsed` counts training seconds only.
+
+    `loss` and `psnr` (dB) are the last recorded training values, `best_psnr` the best quick evaluation, if any.
+    """
+
+    run: Path
+    status: RunStatus
+    exit_code: int
+    step: int
+    elapsed: float
+    loss: float | None
+    psnr: float | None
+    best_psnr: float | None

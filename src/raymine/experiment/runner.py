@@ -1,0 +1,243 @@
+"""`train`: check, load, create or reopen the run folder, and hand over to the loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from raymine import checkpoint
+from raymine.config import RunConfig, differences, identity, model_digest
+from raymine.contracts import Scene
+from raymine.errors import ConfigError, RunError
+from raymine.rundir import Manifest, RunDir, check_target, describe_environment
+from raymine.rundir.folder import slug
+from raymine.rundir.manifest import now
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+
+from .journal import Journal
+from .loop import Evaluation, Job, Limits, Loop
+from .loopstate import LoopState
+from .memory import memory_errors, require_memory
+from .observers import Event, Observer, Observers, SilentObserver, StartInfo
+from .prepare import LoadProgress, Prepared, held_out, open_data, prepare
+from .quick import quick_psnr
+from .record import Record
+from .request import RunResult, TrainRequest
+
+WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
+
+
+def warm_up(config: TrainConfig, data: TrainData, device: torch.device) -> None:
+    """Compile and load every kernel of a step by taking two throw-away steps, so that the clock sees none of it."""
+    state = create_state(config, data, seed=0, device=device)
+    for _ in range(2):
+        train_step(state, data)
+
+
+def train(
+    request: TrainRequest,
+    *,
+    observer: Observer | None = None,
+    progress: LoadProgress | None = None,
+    warmup: WarmUp = warm_up,
+) -> RunResult:
+    """Train as asked, or raise a `RaymineError` that says what to do; the run folder tells the rest.
+
+    Inputs are checked before anything is created: a refused request leaves no trace. `progress` is told about image
+    loading, `observer` about training. SIGINT and SIGTERM end the run in good order: the result then has the status
+    "stopped" and an `exit_code` of 128 + the signal.
+    """
+    observer = observer or SilentObserver()
+    if request.resume and request.out is None:
+        raise ConfigError("--resume needs --out, the folder of the run to continue.", hint="`raymine runs` lists them.")
+    resuming = request.out is not None and check_target(request.out, resume=request.resume)
+    with contextlib.ExitStack() as stack:
+        if resuming and request.out is not None:
+            run = stack.enter_context(RunDir.open_locked(request.out))
+            stored = run.read_config()
+            prepared = prepare(request, stored)
+            _require_same_run(run, prepared, stored)
+            work = _make_ready(prepared, progress, warmup, stack)
+            _require_same_images(run, work)
+        else:
+            prepared = prepare(request)
+            work = _make_ready(prepared, progress, warmup, stack)
+            run = stack.enter_context(_create(request, work))
+        return _train_in(run, work, request, observer)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run ready to start: everything that can fail for want of memory or images has been made."""
+
+    prepared: Prepared
+    data: TrainData
+    image_digest: str
+    state: TrainState
+    evaluate: Callable[[], Evaluation] | None
+
+
+def _make_ready(
+    prepared: Prepared, progress: LoadProgress | None, warmup: WarmUp, stack: contextlib.ExitStack
+) -> _Work:
+    config, scene, device = prepared.config, prepared.scene, prepared.device
+    require_memory(config.train, scene.bounds, device)
+    with memory_errors(device):
+        loaded = stack.enter_context(open_data(scene, scene.of_split("train"), device, progress))
+        state = create_state(config.train, loaded.train, seed=config.seed, device=device)
+        frames = held_out(scene, config.schedule.evaluate_views)
+        views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
+        warmup(config.train, loaded.train, device)
+    evaluate = None if views is None else _evaluator(scene, views, state)
+    return _Work(prepared, loaded.train, loaded.bank.digest, state, evaluate)
+
+
+def _evaluator(scene: Scene, views: TrainData, state: TrainState) -> Callable[[], Evaluation]:
+    """A quick look at a few held-out views."""
+
+    def evaluate() -> Evaluation:
+        background = scene.background or (0.0, 0.0, 0.0)
+        return Evaluation(quick_psnr(state.renderer(), views, background), len(views.rig))
+
+    return evaluate
+
+
+def _create(request: TrainRequest, work: _Work) -> RunDir:
+    prepared, config = work.prepared, work.prepared.config
+    manifest = Manifest(
+        name="",
+        scene=config.scene,
+        scene_digest=prepared.digest,
+        image_digest=work.image_digest,
+        recipe=config.recipe,
+        seed=config.seed,
+        status="running",
+        started=now(),
+        environment=describe_environment(prepared.device),
+    )
+    stem = f"{slug(Path(config.scene).name)}-{config.recipe}"
+    return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
+
+
+def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> None:
+    manifest = run.read_manifest()
+    asked = prepared.config
+    # A downscale changes the digest too, but then the config says it better.
+    if manifest.scene_digest != prepared.digest and stored.downscale == asked.downscale:
+        raise RunError(
+            f"{run.path} is a run of another scene: it was trained on {manifest.scene}, and {asked.scene} "
+            "has other frames, poses or cameras.",
+            hint="Give the scene the run was made from, or another --out.",
+        )
+    changed = differences(identity(stored.to_json()), identity(asked.to_json()))
+    if changed:
+        raise ConfigError(
+            f"{run.path} was started with other settings: {'; '.join(changed)}.",
+            hint="Resume with the same settings (only --steps and --max-seconds may change), or give another --out.",
+        )
+
+
+def _require_same_images(run: RunDir, work: _Work) -> None:
+    if run.read_manifest().image_digest != work.image_digest:
+        raise RunError(
+            f"The images of the scene have changed since {run.path} was started.",
+            hint="Put the old images back, or train anew with another --out.",
+        )
+
+
+@dataclass(frozen=True)
+class _Restored:
+    """Where a run goes on: the loop's own state, and what to report about the checkpoints."""
+
+    loop: LoopState
+    events: tuple[Event, ...]
+
+
+def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
+    """Bring `state` and the checkpoint folder to the newest whole checkpoint; where there is none, to the beginning."""
+    latest = checkpoint.load_latest(run.checkpoints)
+    if latest is None:
+        return _Restored(LoopState(), ())
+    found = latest.checkpoint
+    checkpoint.require(found, meta)
+    state.restore(found.tensors, found.scalars)
+    loop = LoopState.from_json(found.meta["loop"])
+    best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
+    checkpoint.rewind(run.checkpoints, found.step, best)
+    events = [Event("damaged-checkpoint", problem, found.step, "warning") for problem in latest.problems]
+    if latest.problems:
+        events.append(Event("fallback", f"using the checkpoint of step {found.step} instead", found.step, "warning"))
+    return _Restored(loop, (*events, Event("resume", f"resumed from step {found.step}", found.step)))
+
+
+def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observer) -> RunResult:
+    """Train in a locked folder and leave its manifest in a true state, however this ends."""
+    config, state, device = work.prepared.config, work.state, work.prepared.device
+    meta = {"recipe": config.recipe, "config": model_digest(config)}
+    record = Record(run, request.command)
+    journal: Journal | None = None
+    try:
+        restored = _restore(run, state, meta)
+        journal = Journal(run, state.step)
+        run.write_config(config.to_json())
+        record.begin(state.step, describe_environment(device))
+        job = Job(
+            run=run,
+            state=state,
+            advance=lambda: train_step(state, work.data),
+            fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
+            schedule=config.schedule,
+            limits=Limits(config.steps, config.max_seconds, request.replay),
+            meta=meta,
+            journal=journal,
+            observer=observer,
+            evaluate=work.evaluate,
+            synchronise=torch.cuda.synchronize if device.type == "cuda" else _nothing,
+            on_checkpoint=lambda loop: record.update(state.step, loop),
+        )
+        watchers = Observers([journal, observer])
+        watchers.on_start(_start_info(run, work.prepared, state.step, restored.loop))
+        for event in (*restored.events, *_repair_events(journal, state.step)):
+            watchers.on_event(event)
+        with memory_errors(device):
+            result = Loop(job, restored.loop).run()
+        record.end(result.status, result.step, restored.loop)
+        return result
+    except BaseException as error:
+        record.fail(error)
+        raise
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def _repair_events(journal: Journal, step: int) -> tuple[Event, ...]:
+    done = journal.repaired
+    if not (done.later or done.unreadable):
+        return ()
+    message = f"removed {done.later} metric rows after step {step} and {done.unreadable} unreadable lines"
+    return (Event("metrics-repair", message, step, data={"later": done.later, "unreadable": done.unreadable}),)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _start_info(run: RunDir, prepared: Prepared, step: int, loop: LoopState) -> StartInfo:
+    config, scene = prepared.config, prepared.scene
+    return StartInfo(
+        run=run.path,
+        scene=config.scene,
+        recipe=config.recipe,
+        device=describe_environment(prepared.device).device,
+        step=step,
+        elapsed=loop.elapsed,
+        steps=config.steps,
+        max_seconds=config.max_seconds,
+        notes=scene.decisions,
+        warnings=scene.warnings,
+    )

@@ -1,0 +1,127 @@
+"""Files that are either whole or absent: atomic writes, JSON, and what to tell the user when the disk says no.
+
+A file is written beside its target under a temporary name, flushed to the disk and renamed over the target, so that a
+reader (or a process killed at any moment) finds the old content or the new one, never a part. Imports only errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raymine.errors import ResourceError
+
+# What `json.dumps` can write. Recursive aliases are not worth their error messages here.
+JSON = Any
+
+_TEMP_SUFFIX = ".raymine-tmp"
+
+
+def resource_error(error: OSError, what: str, path: Path) -> ResourceError:
+    """The error for a user whose disk, quota or permissions stopped `what` (a phrase like "write the checkpoint")."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError(
+            f"Cannot {what}: no space left on the disk of {path}.",
+            hint="Free some space or choose another disk with --out; nothing that was there before is lost.",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ResourceError(
+            f"Cannot {what}: no permission to write {path} ({error.strerror}).",
+            hint="Choose a folder you may write to with --out, or change its permissions.",
+        )
+    return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.")
+
+
+class AtomicFile:
+    """A file under construction; `write` appends bytes. Made by `atomic_file`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of `data`; `os.write` may take less than it is given, so loop."""
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        while len(view):
+            written = os.write(self._descriptor, view)
+            self.size += written
+            view = view[written:]
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, what: str) -> Iterator[AtomicFile]:
+    """Write `path` as a whole or not at all: temporary file, fsync, rename, fsync of the folder.
+
+    `what` names the deed in errors ("write the checkpoint"). On any failure the temporary file is removed and `path`
+    keeps its old content; an `OSError` becomes a `ResourceError`.
+    """
+    temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+    try:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            yield AtomicFile(descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temp, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise resource_error(error, what, path) from error
+    finally:
+        # After success the temporary name no longer exists.
+        with contextlib.suppress(OSError):
+            temp.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut. Windows cannot open folders and needs no such call."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_temp(path: Path) -> bool:
+    """Whether `path` is named like a file under construction."""
+    return path.name.startswith(".") and path.name.endswith(_TEMP_SUFFIX)
+
+
+def remove_stale_temps(folder: Path) -> int:
+    """Delete temporary files that killed writers left in `folder` (one we have locked); the number removed."""
+    stale = [p for p in folder.iterdir() if is_temp(p)] if folder.is_dir() else []
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return len(stale)
+
+
+def finite_or_none(value: JSON) -> JSON:
+    """`value` with every NaN and infinity replaced by None, because JSON has neither."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite_or_none(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_or_none(item) for item in value]
+    return value
+
+
+def json_bytes(value: JSON) -> bytes:
+    """Readable, stable JSON: keys in the order given, two spaces, newline at the end. Floats round-trip exactly."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def write_json(path: Path, value: JSON, what: str) -> None:
+    """Write `value` to `path` atomically; `what` names the deed in errors."""
+    data = json_bytes(value)
+    with atomic_file(path, what) as file:
+        file.write(data)

@@ -1,0 +1,12 @@
+"""Run folders: one folder, one owner, everything that describes a run inside it."""
+
+from .folder import RunDir as RunDir
+from .folder import check_target as check_target
+from .index import RunSummary as RunSummary
+from .index import list_runs as list_runs
+from .index import summarise as summarise
+from .lock import FileLock as FileLock
+from .manifest import Attempt as Attempt
+from .manifest import Environment as Environment
+from .manifest import Manifest as Manifest
+from .manifest import describe_environment as describe_environment

@@ -1,0 +1,191 @@
+"""`RunDir`: create, open, lock and read a run folder, and refuse every folder that is not ours to write."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from raymine.config import RunConfig, from_json, to_json
+from raymine.errors import ConfigError, RunError
+from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
+
+from .lock import FileLock, require_free
+from .manifest import Manifest
+
+CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
+
+
+class RunDir:
+    """A run folder. With a lock it may be written (`create`, `open_locked`); without one it is read only (`open`)."""
+
+    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
+        self.path = path
+        self._lock = lock
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @staticmethod
+    def create(path: Path | None, *, root: Path, stem: str, config: JSON, manifest: Manifest) -> RunDir:
+        """Make a new, locked run folder: `path`, or the next free `<root>/<stem>-<n>` when it is None.
+
+        `mkdir` decides who gets a name, so two processes never share one. `manifest.name` is set to the folder's name.
+        """
+        chosen = _make_folder(path) if path is not None else _make_next(root, stem)
+        run = RunDir(chosen, FileLock.acquire(chosen / LOCK))
+        if is_run(chosen):
+            # Another process was quicker between our check and our lock.
+            run.close()
+            raise _already_a_run(chosen)
+        write_json(run.path / CONFIG, config, "write the config")
+        run.write_manifest(manifest)
+        return run
+
+    @staticmethod
+    def open(path: Path) -> RunDir:
+        """A run folder for reading; `RunError` when there is none at `path`."""
+        if not path.exists():
+            raise RunError(f"There is no run folder {path}.", hint="`raymine runs` lists those there are.")
+        if not is_run(path):
+            raise RunError(f"{path} is not a run folder: it has no {MANIFEST}.", hint="`raymine runs` lists them.")
+        return RunDir(path)
+
+    @staticmethod
+    def open_locked(path: Path) -> RunDir:
+        """A run folder for writing; `RunError` when a live process owns it. Leftovers of killed writers are removed."""
+        RunDir.open(path)
+        run = RunDir(path, FileLock.acquire(path / LOCK))
+        remove_stale_temps(path)
+        return run
+
+    def read_config_json(self) -> JSON:
+        """The stored config as JSON data."""
+        return _read_json(self.path / CONFIG)
+
+    def read_config(self) -> RunConfig:
+        """The stored config; `RunError` when it does not fit this raymine."""
+        try:
+            return RunConfig.from_json(self.read_config_json())
+        except ConfigError as error:
+            version = self.read_manifest().environment.raymine
+            raise RunError(
+                f"{self.path / CONFIG} cannot be used by this raymine: {error.message}",
+                hint=f"The run was made by raymine {version}.",
+            ) from error
+
+    def write_config(self, config: JSON) -> None:
+        write_json(self.path / CONFIG, config, "write the config")
+
+    def read_manifest(self) -> Manifest:
+        """The stored manifest; `RunError` when it is damaged."""
+        try:
+            return from_json(Manifest, _read_json(self.path / MANIFEST))
+        except ConfigError as error:
+            raise RunError(f"{self.path / MANIFEST} is damaged: {error.message}") from error
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        write_json(self.path / MANIFEST, {**to_json(manifest), "name": self.path.name}, "write the manifest")
+
+    def close(self) -> None:
+        """Release the lock, if held."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a folder that raymine made for a run."""
+    return (path / MANIFEST).is_file()
+
+
+def check_target(path: Path, *, resume: bool) -> bool:
+    """Whether `path` holds a run to resume; refuses what must not be written, before anything is created.
+
+    Nothing there or an empty folder: a new run (False). A run and `resume`: True. `RunError` for a run without
+    `resume`, a run in use, a file, or a folder with other things in it.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"--out {path} is a file; a run needs a folder.", hint="Give another --out.")
+    if is_run(path):
+        require_free(path / LOCK)
+        if not resume:
+            raise _already_a_run(path)
+        return True
+    if _foreign_content(path):
+        raise RunError(
+            f"--out {path} exists and is not a raymine run; it is left untouched.",
+            hint="Give another --out, or an empty folder.",
+        )
+    return False
+
+
+def slug(text: str) -> str:
+    """`text` as part of a folder name."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "scene"
+
+
+def _already_a_run(path: Path) -> RunError:
+    return RunError(f"--out {path} already holds a run.", hint="Continue it with --resume, or give another --out.")
+
+
+def _foreign_content(path: Path) -> bool:
+    """Anything but the remains of a run that was killed before it had a manifest."""
+    return path.is_dir() and any(p.name not in (LOCK, CONFIG) and not is_temp(p) for p in path.iterdir())
+
+
+def _make_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise resource_error(error, "create the run folder", path) from error
+    return path
+
+
+def _made(path: Path) -> bool:
+    """Make a folder, which only one of several processes can; False when it exists already."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _make_next(root: Path, stem: str) -> Path:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        pattern = re.compile(re.escape(stem) + r"-(\d+)")
+        taken = [int(m.group(1)) for m in (pattern.fullmatch(p.name) for p in root.iterdir()) if m]
+        number = max(taken, default=0) + 1
+        while not _made(root / f"{stem}-{number}"):
+            number += 1
+        return root / f"{stem}-{number}"
+    except OSError as error:
+        raise resource_error(error, "create the run folder", root / stem) from error
+
+
+def _read_json(path: Path) -> JSON:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{path} is missing.", hint="The run folder is incomplete; train again with another --out."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}.") from error

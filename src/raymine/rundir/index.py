@@ -1,0 +1,84 @@
+"""The run index: a plain scan of run folders, so that it can never disagree with them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from raymine import checkpoint
+from raymine.errors import RunError
+
+from .folder import LOCK, RunDir, is_run
+from .lock import is_locked
+
+IndexStatus = Literal["running", "finished", "stopped", "failed", "crashed", "unreadable"]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `raymine runs`. `psnr` is the best quick evaluation (dB), else the last training value.
+
+    `duration` is in training seconds; for a running or crashed run `step` is that of its newest checkpoint.
+    """
+
+    name: str
+    path: Path
+    scene: str
+    recipe: str
+    step: int
+    status: IndexStatus
+    psnr: float | None
+    started: str
+    duration: float
+    problem: str = ""
+
+
+def list_runs(root: Path) -> list[RunSummary]:
+    """Every run in the folders of `root` and one level below, oldest first; [] where there is no such folder."""
+    if not root.is_dir():
+        return []
+    found = []
+    for path in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        if is_run(path):
+            found.append(summarise(path))
+        else:
+            found += [summarise(p) for p in _subfolders(path) if is_run(p)]
+    return sorted(found, key=lambda r: (r.started, r.name))
+
+
+def _subfolders(path: Path) -> list[Path]:
+    try:
+        return sorted(Path(e.path) for e in os.scandir(path) if e.is_dir())
+    except OSError:
+        return []
+
+
+def summarise(path: Path) -> RunSummary:
+    """One run as a line. A manifest that cannot be read gives the status "unreadable" with the reason."""
+    run = RunDir.open(path)
+    try:
+        manifest = run.read_manifest()
+    except RunError as error:
+        return RunSummary(path.name, path, "", "", 0, "unreadable", None, "", 0.0, error.message)
+    status: IndexStatus = manifest.status
+    step = manifest.step
+    if status == "running":
+        # Only the lock knows: a killed process leaves "running" behind but no lock.
+        status = "running" if is_locked(path / LOCK) else "crashed"
+        step = max([step, *checkpoint.list_steps(run.checkpoints)])
+    psnr = manifest.best_psnr if manifest.best_psnr is not None else manifest.psnr
+    problem = manifest.error or ""
+    return RunSummary(
+        path.name,
+        path,
+        manifest.scene,
+        manifest.recipe,
+        step,
+        status,
+        psnr,
+        manifest.started,
+        manifest.elapsed,
+        problem,
+    )

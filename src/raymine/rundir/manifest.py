@@ -1,0 +1,125 @@
+"""`manifest.json`: where a run came from and how it ended, enough to trust it and to run it again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from raymine._version import __version__
+
+Status = Literal["running", "finished", "stopped", "failed"]
+_PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the numbers depend on besides config and data. `threads` matters: it orders CPU sums."""
+
+    raymine: str
+    commit: str | None
+    python: str
+    platform: str
+    packages: dict[str, str]
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process that worked on the run: command line, first step, times (ISO 8601, UTC), where it ran."""
+
+    command: tuple[str, ...]
+    pid: int
+    from_step: int
+    started: str
+    environment: Environment
+    ended: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The record of a run. Digests identify the scene's description and its pixels.
+
+    `horizons` are the learning-rate horizons as (step, total steps) in the order they were set and `rollbacks` the
+    recoveries as (at step, back to step): with them and `step`, a time-limited run can be repeated exactly.
+    """
+
+    name: str
+    scene: str
+    scene_digest: str
+    image_digest: str
+    recipe: str
+    seed: int
+    status: Status
+    started: str
+    environment: Environment
+    ended: str | None = None
+    step: int = 0
+    elapsed: float = 0.0
+    psnr: float | None = None
+    best_psnr: float | None = None
+    horizons: tuple[tuple[int, int], ...] = ()
+    rollbacks: tuple[tuple[int, int], ...] = ()
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = field(default=())
+
+
+def now() -> str:
+    """The present moment, ISO 8601 in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def describe_environment(device: torch.device) -> Environment:
+    """What this process runs on and with."""
+    return Environment(
+        raymine=__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages={name: _version_of(name) for name in _PACKAGES},
+        device=_device_name(device),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)}"
+    name = platform.processor()
+    try:
+        # On Linux `platform.processor` gives the architecture at best.
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return f"{device.type}: {name or platform.machine()}, {os.cpu_count()} cores"
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that raymine runs from (`-dirty` with local changes); None for an installed copy."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

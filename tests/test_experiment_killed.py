@@ -1,0 +1,38 @@
+"""A run killed at ten random moments ends exactly like one that was never touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fake_training import FakeState, assert_same_state, deterministic, train
+from killed_run import KILLS, options
+from raymine import checkpoint
+from raymine.files import is_temp
+from raymine.tracking import read_rows
+
+STEPS = 400
+
+
+@pytest.mark.skipif(not hasattr(sys.modules["os"], "fork"), reason="needs fork, which this system lacks")
+def test_ten_kills_change_nothing(tmp_path: Path) -> None:
+    _, whole, _ = train(tmp_path / "whole", options(STEPS))
+    script = Path(__file__).with_name("killed_run.py")
+    command = [sys.executable, str(script), str(tmp_path / "killed"), str(STEPS), "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= KILLS - 2, "most kills must hit a living run, or the test shows nothing"
+    latest = checkpoint.load_latest(tmp_path / "killed/checkpoints")
+    assert latest is not None
+    assert latest.problems == ()
+    survivor = FakeState()
+    survivor.restore(latest.checkpoint.tensors, latest.checkpoint.scalars)
+    assert survivor.step == STEPS
+    assert_same_state(whole, survivor)
+    rows = [read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "killed")]
+    assert deterministic(rows[0]) == deterministic(rows[1])
+    assert checkpoint.read_best(tmp_path / "whole/checkpoints") == checkpoint.read_best(tmp_path / "killed/checkpoints")
+    assert not [p for p in (tmp_path / "killed").rglob("*") if is_temp(p)]

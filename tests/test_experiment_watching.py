@@ -1,0 +1,110 @@
+"""What people and other processes see of a run: progress lines, signals."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from raymine.experiment import EvalInfo, Event, ProgressObserver, RunResult, StartInfo, StepInfo, signals
+
+
+def start(**changes: object) -> StartInfo:
+    values: dict[str, object] = {"step": 0, "elapsed": 0.0, "steps": 1000, "max_seconds": None, **changes}
+    return StartInfo(Path("runs/[x]-1"), "lego", "ngp", "cpu: test", **values)  # type: ignore[arg-type]
+
+
+def step(number: int, elapsed: float, psnr: float | None = 25.125) -> StepInfo:
+    return StepInfo(number, 0.1, psnr, 100, 16000, 4000, 1e-2, elapsed, 1000, 1_234_000.0)
+
+
+def shown(observer_mode: str, *, terminal: bool = False) -> tuple[ProgressObserver, io.StringIO]:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=200, color_system=None)
+    return ProgressObserver(observer_mode, console), text  # type: ignore[arg-type]
+
+
+def test_plain_lines_come_now_and_then(tmp_path: Path) -> None:
+    observer, text = shown("auto")
+    observer.loading("images", 1, 3)
+    observer.loading("images", 3, 3)
+    observer.on_start(start())
+    for number in range(16, 401, 16):
+        observer.on_step(step(number, number / 16))
+    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, True))
+    observer.on_event(Event("checkpoint", "step 400 saved", 400))
+    observer.on_event(Event("rollback", "parameters set back", 400, "warning"))
+    observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, 25.0, 27.5))
+    assert text.getvalue().splitlines() == [
+        "Loaded 3 images",
+        "Training ngp for 1000 steps on cpu: test, in runs/[x]-1",
+        "step 16  25.12 dB  1.23M samples/s  b/B 0.25  1:02 left",
+        "step 176  25.12 dB  1.23M samples/s  b/B 0.25  0:52 left",
+        "step 336  25.12 dB  1.23M samples/s  b/B 0.25  0:42 left",
+        "step 400  held-out 27.50 dB over 2 views",
+        "warning: parameters set back",
+        "Finished at step 1000 after 62.5 s, held-out 27.50 dB",
+    ]
+
+
+def test_quiet_says_nothing() -> None:
+    observer, text = shown("quiet")
+    observer.loading("images", 3, 3)
+    observer.on_start(start())
+    observer.on_step(step(16, 1.0))
+    observer.on_event(Event("rollback", "x", 1, "warning"))
+    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, True))
+    observer.on_end(RunResult(Path("r"), "stopped", 130, 16, 1.0, None, None, None))
+    assert text.getvalue() == ""
+
+
+def test_live_bar_shows_budget_and_survives_an_error() -> None:
+    observer, text = shown("auto", terminal=True)
+    observer.loading("images", 1, 2)
+    observer.loading("images", 2, 2)
+    observer.on_start(start(steps=None, max_seconds=60.0, step=50, elapsed=10.0))
+    observer.on_step(step(66, 12.0, psnr=None))
+    observer.close()
+    observer.close()
+    out = text.getvalue()
+    assert "Training ngp for 60 s from step 50" in out
+    assert "Loading images" in out
+
+
+def test_time_left_in_a_step_limited_run_counts_from_the_resume() -> None:
+    observer, text = shown("plain")
+    # 100 steps since the resume took 10 s, 800 are left; the hour before the resume is another machine's.
+    observer.on_start(start(step=100, elapsed=3600.0))
+    observer.on_step(step(200, 3610.0))
+    assert "1:20 left" in text.getvalue()
+
+
+SCRIPT = """
+import os, runpy, signal, sys, time
+StopSignals = runpy.run_path(sys.argv[1])["StopSignals"]
+with StopSignals() as stop:
+    print("ready", flush=True)
+    deadline = time.monotonic() + 10
+    while stop.received is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(stop.name, flush=True)
+    time.sleep(10)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ on Windows")
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_the_process_at_once(second: signal.Signals) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(signals.__file__)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "SIGTERM\n"
+        process.send_signal(second)
+        assert process.wait(timeout=5) == -second

@@ -1,0 +1,84 @@
+"""Atomic writes: whole or absent, and an error in words when the disk says no."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from raymine.errors import ResourceError
+from raymine.files import atomic_file, finite_or_none, is_temp, remove_stale_temps, write_json
+
+
+def test_write_replaces_the_whole_file_and_leaves_no_temporary(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 0.1, "long": "y" * 100}, "write a")
+    write_json(path, {"x": 0.30000000000000004}, "write a")
+    assert json.loads(path.read_text()) == {"x": 0.30000000000000004}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_an_exception_inside_keeps_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyError), atomic_file(path, "write a") as file:  # noqa: PT012
+        file.write(b"new")
+        raise KeyError("boom")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "Cannot write a: no space left on the disk"),
+        (errno.EDQUOT, "no space left"),
+        (errno.EACCES, "no permission to write"),
+        (errno.EROFS, "no permission to write"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_failing_disk_is_a_resource_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, call: str
+) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(ResourceError, match=words), atomic_file(path, "write a") as file:
+        file.write(b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:3]))
+    with atomic_file(tmp_path / "a", "write a") as file:
+        file.write(b"0123456789")
+        file.write(b"")
+    assert file.size == 10
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.77-abcd.raymine-tmp").write_text("half")
+    (tmp_path / ".hidden").write_text("not ours")
+    (tmp_path / "a.tmp").write_text("not ours")
+    assert is_temp(tmp_path / ".a.json.77-abcd.raymine-tmp")
+    assert remove_stale_temps(tmp_path) == 1
+    assert sorted(os.listdir(tmp_path)) == [".hidden", "a.tmp"]
+    assert remove_stale_temps(tmp_path / "nowhere") == 0
+
+
+def test_finite_or_none() -> None:
+    assert finite_or_none({"a": [1.0, math.nan, (math.inf,)], "b": "nan"}) == {"a": [1.0, None, [None]], "b": "nan"}
