@@ -1,0 +1,121 @@
+"""Each CPU kernel against its reference, as a ratio in one run. Prints one JSON row per op.
+
+    python benchmarks/bench_kernels.py [--repeat 15]
+
+A row: op, device, cores, commit, shapes, median and quartiles in milliseconds of both backends, and the ratio of
+the medians. Runs of the two backends alternate, so that a busy machine slows both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from raymine.kernels import dispatch
+from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.march.op import Spacing, march, pack
+
+Run = Callable[[], object]
+
+
+def hash_grid(points: int, spec: GridSpec) -> tuple[dict[str, object], Run]:
+    """Forward and backward to the table."""
+    x, table = torch.rand(points, 3), torch.randn(spec.total_entries, spec.features, requires_grad=True)
+    grad = torch.randn(points, spec.width)
+
+    def run() -> None:
+        torch.autograd.grad(encode(x, table, spec), table, grad)
+
+    return {"points": points, "levels": spec.levels, "features": spec.features, "entries": spec.total_entries}, run
+
+
+def march_rays(rays: int) -> tuple[dict[str, object], Run]:
+    """Rays from a sphere through a ball that fills a tenth of a 128^3 grid."""
+    side = torch.linspace(-1.5, 1.5, 128)
+    occupied = torch.stack(torch.meshgrid(side, side, side, indexing="ij")).norm(dim=0) < 0.9
+    grid = pack(occupied[None], (-1.5,) * 3, (1.5,) * 3)
+    origins = 4 * torch.nn.functional.normalize(torch.randn(rays, 3), dim=-1)
+    directions = torch.nn.functional.normalize(torch.randn(rays, 3) * 0.7 - origins, dim=-1)
+    near, far, jitter = torch.full((rays,), 0.05), torch.full((rays,), 1e3), torch.rand(rays)
+    samples = len(march(origins, directions, near, far, grid, Spacing(0.01), jitter).t_start)
+    shapes: dict[str, object] = {"rays": rays, "samples": samples, "grid": 128}
+    return shapes, lambda: march(origins, directions, near, far, grid, Spacing(0.01), jitter)
+
+
+def composite_rays(rays: int) -> tuple[dict[str, object], Run]:
+    """Forward and backward of ragged rays."""
+    count = torch.randint(0, 64, (rays,))
+    n = int(count.sum())
+    t = torch.rand(n) * 3
+    packed = Packed(t, t + 0.01, count.cumsum(0) - count, count)
+    leaves = [
+        (torch.rand(n) * 30).requires_grad_(),
+        torch.rand(n, 3).requires_grad_(),
+        torch.rand(rays, 3).requires_grad_(),
+    ]
+    grad = torch.randn(rays, 3)
+
+    def run() -> None:
+        torch.autograd.grad(composite(leaves[0], leaves[1], packed, leaves[2]).colour, leaves, grad)
+
+    return {"rays": rays, "samples": n}, run
+
+
+def measure(run: Run, repeat: int) -> dict[str, list[float]]:
+    """Milliseconds of `repeat` alternating runs per backend, after a warm-up of each."""
+    times: dict[str, list[float]] = {"cpu": [], "reference": []}
+    for i in range(repeat + 1):
+        for backend, list_ in times.items():
+            with dispatch.force(backend):  # type: ignore[arg-type]
+                start = time.perf_counter()
+                run()
+                if i:
+                    list_.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def machine() -> dict[str, object]:
+    """Who measured: device, cores and commit."""
+    here = Path(__file__).parent
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name = models[0].split(":")[1].strip() if models else platform.processor()
+    return {"device": name, "cores": os.cpu_count(), "commit": commit.stdout.strip(), "torch": torch.__version__}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=15)
+    repeat = parser.parse_args().repeat
+    torch.manual_seed(0)
+    cases = {
+        "hash_grid 16x2 2^19": hash_grid(65_536, GridSpec()),
+        "hash_grid 8x4 2^15": hash_grid(65_536, GridSpec(levels=8, features=4, log2_entries=15, finest=512)),
+        "march": march_rays(8192),
+        "composite": composite_rays(8192),
+    }
+    who = machine()
+    for op, (shapes, run) in cases.items():
+        row: dict[str, object] = {"op": op, **who, "shapes": shapes}
+        medians = {}
+        for backend, times in measure(run, repeat).items():
+            quartiles = statistics.quantiles(times, n=4)
+            medians[backend] = statistics.median(times)
+            row[backend] = {"median_ms": round(medians[backend], 3), "quartiles_ms": [round(q, 3) for q in quartiles]}
+        print(json.dumps({**row, "ratio": round(medians["reference"] / medians["cpu"], 2)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
