@@ -1,0 +1,100 @@
+"""`raymine eval`: held-out views of a trained run against the photos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from raymine.errors import ConfigError
+
+from . import output
+
+if TYPE_CHECKING:
+    from raymine.contracts import Scene, Split
+    from raymine.evaluate import Evaluation
+    from raymine.experiment import LoadedRun
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a trained run: PSNR and SSIM per image, with predicted, true, error, depth and opacity pictures."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    split: Literal["test", "val", "train"] = "test"
+    """Which images to compare with."""
+    views: int | None = None
+    """Compare this many images, spread evenly over the split, instead of all."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to evaluate."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to render."""
+    json: bool = False
+    """Print one JSON document on stdout."""
+
+    def execute(self) -> int:
+        from raymine.experiment import load_run
+
+        loaded = load_run(self.run, which=self.checkpoint, device=self.device)
+        for note in loaded.notes:
+            output.warn(note)
+        folder = self.run / "eval" if self.split == "test" else self.run / f"eval-{self.split}"
+        evaluation = evaluate_run(loaded, self.split, folder, views=self.views)
+        if self.json:
+            output.emit_json({"run": str(self.run), "step": loaded.step, "split": self.split, **evaluation.to_json()})
+        else:
+            print_evaluation(evaluation, f"{self.run}, step {loaded.step}, {self.split} images")
+        output.say(f"Pictures: {folder / 'images'}   Scores: {folder / 'metrics.json'}")
+        return 0
+
+
+def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None) -> Evaluation:
+    """Evaluate a loaded run on one split, with progress on stderr, pictures and metrics.json in `folder`."""
+    from raymine.evaluate import evaluate_views
+    from raymine.rays import CameraRig
+    from raymine.scenes.bank import open_bank
+
+    scene = loaded.scene
+    frames = choose_frames(scene, split, views)
+    with output.progress_bar("Reading images") as progress:
+        images = open_bank(scene, frames, progress=progress)
+    with images, output.progress_bar("Evaluating") as progress:
+        return evaluate_views(
+            loaded.renderer,
+            CameraRig(scene, frames, loaded.device),
+            images,
+            background=scene.background or (0.0, 0.0, 0.0),
+            names=[scene.frames[i].image.stem for i in frames],
+            out_dir=folder,
+            progress=progress,
+        )
+
+
+def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, ...]:
+    """Indices of a split's frames, or `views` of them spread evenly; ConfigError when there is none."""
+    frames = scene.of_split(split)
+    if not frames:
+        counts = {name: len(scene.of_split(name)) for name in ("train", "val", "test")}
+        there = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        raise ConfigError(f"--split {split}: the scene {scene.root} has no such images.", hint=f"It has: {there}.")
+    if views is None or views >= len(frames):
+        return frames
+    if views < 1:
+        raise ConfigError(f"--views must be at least 1, got {views}.")
+    return tuple(frames[int((i + 0.5) * len(frames) / views)] for i in range(views))
+
+
+def print_evaluation(evaluation: Evaluation, title: str) -> None:
+    """The table of scores on stdout, the mean last."""
+    rows = [
+        (view.name, output.number(view.psnr), output.number(view.ssim, 4), f"{view.seconds:.2f}")
+        for view in evaluation.views
+    ]
+    seconds = sum(view.seconds for view in evaluation.views) / max(1, len(evaluation.views))
+    made = output.table(title, ("image", "PSNR (dB)", "SSIM", "seconds"), rows, right=("PSNR (dB)", "SSIM", "seconds"))
+    made.add_section()
+    made.add_row("mean", output.number(evaluation.psnr), output.number(evaluation.ssim, 4), f"{seconds:.2f}")
+    output.results().print(made)

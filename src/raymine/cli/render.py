@@ -1,0 +1,146 @@
+"""`raymine render`: novel views of a trained run, as video or frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from raymine.errors import ConfigError
+
+from . import output
+
+if TYPE_CHECKING:
+    from raymine.contracts import Scene
+    from raymine.export import CameraPath, FramePictures
+    from raymine.export.video import Kind
+
+_VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".gif")
+
+
+@dataclass(frozen=True)
+class Render:
+    """Render novel views of a trained run along a camera path, to an MP4 video or a folder of PNG frames."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    path: str = "auto"
+    """`orbit` around the scene, `spiral` (cameras that all face one way), a JSON path file, or `auto` to choose."""
+    frames: int | None = None
+    """Number of views; 120 if not given, or what the path file holds."""
+    fps: float = 30.0
+    """Views per second of video."""
+    size: str | None = None
+    """Picture size as WIDTHxHEIGHT; the size of the training images if not given."""
+    out: Path | None = None
+    """FILE.mp4 for video, anything else for a folder of frames. In the run's `export` folder if not given."""
+    depth: bool = False
+    """Also write depth: near is light, far is dark."""
+    opacity: bool = False
+    """Also write opacity: white is solid."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to render."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to render."""
+
+    def execute(self) -> int:
+        from raymine.experiment import load_run
+        from raymine.export import render_path
+
+        wanted = parse_size(self.size)
+        loaded = load_run(self.run, which=self.checkpoint, device=self.device)
+        for note in loaded.notes:
+            output.warn(note)
+        name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
+        target = self.out if self.out is not None else default_target(self.run / "export", name)
+        kinds: tuple[Kind, ...] = (
+            "colour",
+            *(("depth",) if self.depth else ()),
+            *(("opacity",) if self.opacity else ()),
+        )
+        check_target(target)
+        output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
+        with output.progress_bar("Rendering") as progress:
+            views = render_path(
+                loaded.renderer,
+                path,
+                loaded.scene.bounds,
+                background=loaded.scene.background or (0.0, 0.0, 0.0),
+                device=loaded.device,
+                progress=progress,
+            )
+            written = write_views(views, target, kinds, self.fps)
+        for file in written:
+            output.results().print(str(file), markup=False, soft_wrap=True)
+        return 0
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """`320x240` -> (320, 240)."""
+    if text is None:
+        return None
+    width, _, height = text.lower().partition("x")
+    if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
+        raise ConfigError(f"--size must look like 320x240 (width x height in pixels), got {text!r}.")
+    return int(width), int(height)
+
+
+def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None) -> tuple[str, CameraPath]:
+    """The name and the views of the path that was asked for."""
+    from raymine import export
+
+    if frames is not None and frames < 1:
+        raise ConfigError(f"--frames must be at least 1, got {frames}.")
+    if asked == "auto":
+        asked = "spiral" if export.forward_facing(scene) else "orbit"
+        output.say(f"Path: {asked}, since the cameras {'all face one way' if asked == 'spiral' else 'look inward'}")
+    if asked == "orbit":
+        return asked, export.orbit(scene, frames or 120, size=size)
+    if asked == "spiral":
+        return asked, export.spiral(scene, frames or 120, size=size)
+    return Path(asked).stem, export.from_file(Path(asked), scene, n=frames, size=size)
+
+
+def default_target(folder: Path, name: str) -> Path:
+    """A video where the `video` extra is installed, else the next free folder of frames."""
+    import importlib.util
+
+    if importlib.util.find_spec("av") is not None:
+        return folder / f"{name}.mp4"
+    output.warn("Writing PNG frames; for MP4 video: pip install 'raymine[video]'")
+    number, target = 2, folder / f"{name}-frames"
+    while target.exists():
+        number, target = number + 1, folder / f"{name}-frames-{number}"
+    return target
+
+
+def check_target(target: Path) -> None:
+    """Refuse, before an hour of rendering, a place that cannot be written as asked."""
+    from raymine.export.video import require_av
+
+    suffix = target.suffix.lower()
+    if suffix == ".mp4":
+        require_av()
+        if target.is_dir():
+            raise ConfigError(f"--out {target} is a folder; a video needs a file name.")
+    elif suffix in _VIDEO_SUFFIXES:
+        raise ConfigError(f"--out {target}: video is written as .mp4, not {suffix}.", hint="Give FILE.mp4 or a folder.")
+    elif target.is_file():
+        raise ConfigError(f"--out {target} is a file; frames need a folder.", hint="Give FILE.mp4 or a folder.")
+    elif target.is_dir() and any(target.iterdir()):
+        raise ConfigError(
+            f"--out {target} is not empty; new frames would mix with what is there.", hint="Give a new or empty folder."
+        )
+
+
+def write_views(views: Iterator[FramePictures], target: Path, kinds: tuple[Kind, ...], fps: float) -> tuple[Path, ...]:
+    """Write a video per kind (`x.mp4`, `x-depth.mp4`, ...) or one folder of frames; what to look at."""
+    from raymine.export import write_frames, write_videos
+
+    if target.suffix.lower() == ".mp4":
+        return write_videos(views, target, kinds=kinds, fps=fps)
+    write_frames(views, target, kinds=kinds)
+    return (target,)

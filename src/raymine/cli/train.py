@@ -1,0 +1,71 @@
+"""`raymine train`: a scene folder to a trained run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from . import output
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a radiance field on a scene and record everything in a run folder."""
+
+    scene: tyro.conf.Positional[str]
+    """Scene folder, or the word `builtin` for the scene that comes with raymine."""
+    recipe: str = "ngp"
+    """What to train."""
+    mining: str | None = None
+    """Which samples to train on: `none` (all) or `prune` (only visible ones). The recipe's choice if not given."""
+    steps: int | None = None
+    """Stop after this many steps. The recipe's own number if neither limit is given."""
+    max_seconds: float | None = None
+    """Stop after this many seconds of training; loading, compiling and evaluating do not count."""
+    seed: int = 0
+    """Decides every random draw; on a CPU the same seed gives the same model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU where there is one."""
+    out: Path | None = None
+    """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
+    resume: bool = False
+    """Continue the run in --out from its newest checkpoint; start it where there is none."""
+    downscale: int = 1
+    """Divide the size of every image by this."""
+    json: bool = False
+    """Print the final summary as one JSON document on stdout."""
+
+    def execute(self) -> int:
+        """Exit code 0 when the run reached its limit, 130 or 143 when a signal stopped it."""
+        from raymine.experiment import TrainRequest
+
+        from .narrate import narrated_train
+
+        request = TrainRequest(
+            scene=self.scene,
+            recipe=self.recipe,
+            out=self.out,
+            resume=self.resume,
+            steps=self.steps,
+            max_seconds=self.max_seconds,
+            seed=self.seed,
+            device=self.device,
+            downscale=self.downscale,
+            overrides={} if self.mining is None else {"mining.policy": self.mining},
+            command=("raymine", *sys.argv[1:]),
+        )
+        result = narrated_train(request)
+        if self.json:
+            output.emit_json(asdict(result))
+        if result.status == "stopped":
+            limit = "" if self.out is not None else f" --out {result.run}"
+            output.say(
+                f"Stopped at step {result.step}; nothing is lost. To go on, repeat the command with --resume{limit}"
+            )
+        else:
+            output.say(f"Next: raymine eval {result.run}   or   raymine render {result.run}")
+        return result.exit_code

@@ -1,0 +1,13 @@
+"""Novel views out of a trained field: camera paths, frames and video."""
+
+from .curves import interpolate as interpolate
+from .frames import FramePictures as FramePictures
+from .frames import render_path as render_path
+from .path_file import from_file as from_file
+from .paths import CameraPath as CameraPath
+from .paths import forward_facing as forward_facing
+from .paths import orbit as orbit
+from .paths import spiral as spiral
+from .video import write_frames as write_frames
+from .video import write_mp4 as write_mp4
+from .video import write_videos as write_videos

@@ -1,0 +1,189 @@
+"""Camera paths from a JSON file, in either of two forms that other tools write.
+
+1. Like transforms.json: `"frames": [{"transform_matrix": 4x4 rows, "time": 0..1}, ...]`, with the view from
+   `camera_angle_x` (radians) or `fl_x`, `fl_y`, `w`, `h` beside it. The frames are rendered as they stand.
+2. Like nerfstudio's camera_path.json: `"camera_path": [{"camera_to_world": 16 numbers, rows first, "fov": vertical
+   degrees}, ...]` with `render_width` and `render_height`; rendered as they stand. Or `"keyframes"` of the same form
+   (`matrix` is accepted for `camera_to_world`), which a smooth curve joins; `"is_cycle": true` closes it.
+
+Poses are camera-to-world with x right, y up, z backward, in the world of the scene's own files; raymine's
+normalisation is applied to them. `"world": "raymine"` says that they are in raymine's world already. What the file does
+not say (view, size) is taken from the scene's first camera. Asking for a number of frames joins any of the forms by a
+smooth curve.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raymine.contracts import Camera, Scene
+from raymine.errors import ConfigError
+
+from .curves import interpolate, interpolate_values
+from .paths import CameraPath, novel_camera
+
+KEYFRAME_VIEWS = 120
+_FORMS = {
+    "frames": ("transform_matrix",),
+    "camera_path": ("camera_to_world",),
+    "keyframes": ("camera_to_world", "matrix"),
+}
+
+
+@dataclass(frozen=True)
+class _Key:
+    """One entry of a path file; fov is vertical, in degrees."""
+
+    pose: np.ndarray
+    fov: float | None
+    time: float | None
+
+
+def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int, int] | None = None) -> CameraPath:
+    """Read a path file (see the module's text) -> `CameraPath` of n views, or of as many as the file has.
+
+    Keyframes without a number become 120 views. `size` (width, height) overrides the file's. ConfigError names the
+    entry and what is wrong with it.
+    """
+    document = _read(path)
+    form = next((name for name in _FORMS if document.get(name)), None)
+    if form is None:
+        raise ConfigError(
+            f"{path} is not a camera path: it has none of the lists `frames`, `camera_path`, `keyframes`.",
+            hint="Write a list `frames` whose entries have a 4x4 `transform_matrix`, as in transforms.json.",
+        )
+    entries = document[form]
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: `{form}` must be a list, got {type(entries).__name__}.")
+    keys = [_key(entry, f"{path}: {form}[{i}]", _FORMS[form]) for i, entry in enumerate(entries)]
+    poses = np.stack([key.pose for key in keys])
+    if document.get("world") != "raymine":
+        poses = _normalised(poses, scene.normalisation)
+    camera = _camera(document, scene, size, path)
+    count = n if n is not None else KEYFRAME_VIEWS if form == "keyframes" else len(keys)
+    if n is None and form != "keyframes":
+        return CameraPath(poses, _with_fov(camera, _fovs(keys, camera)), _times(keys, scene))
+    closed = bool(document.get("is_cycle", False))
+    fovs = interpolate_values(_fovs(keys, camera), count, closed=closed)
+    key_times = _times(keys, scene)
+    times = None if key_times is None else interpolate_values(key_times, count, closed=closed)
+    return CameraPath(interpolate(poses, count, closed=closed), _with_fov(camera, fovs), times)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"No camera path file {path}.", hint="Give `orbit`, `spiral` or the name of a JSON file."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"Cannot read the camera path file {path}: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a JSON text file.") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            hint="Was the file cut short? Write it again.",
+        ) from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold a JSON object, got {type(document).__name__}.")
+    return document
+
+
+def _key(entry: Any, where: str, names: tuple[str, ...]) -> _Key:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where} must be an object, got {type(entry).__name__}.")
+    name = next((n for n in names if n in entry), None)
+    if name is None:
+        raise ConfigError(f"{where} has no `{names[0]}`.")
+    return _Key(_pose(entry[name], f"{where}.{name}"), _number(entry, "fov", where), _number(entry, "time", where))
+
+
+def _pose(value: Any, where: str) -> np.ndarray:
+    """16 numbers, or nested rows of 3x4 or 4x4 -> [3, 4]; refuses what is not a rotation and a position."""
+    try:
+        matrix = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where} must hold 16 numbers (4x4, rows first).") from None
+    if matrix.size not in (12, 16):
+        raise ConfigError(f"{where} must hold 16 numbers (4x4, rows first), got {matrix.size}.")
+    pose = matrix.reshape(-1, 4)[:3]
+    rotation = pose[:, :3]
+    if not np.isfinite(pose).all():
+        raise ConfigError(f"{where} holds a number that is not finite.")
+    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
+    if deviation > 1e-2 or np.linalg.det(rotation) < 0:
+        raise ConfigError(
+            f"{where}: the left 3x3 part must be a rotation; it deviates by {deviation:.3g}"
+            f" (determinant {np.linalg.det(rotation):.3g}).",
+            hint="Numbers go rows first: right, up, back and position are the COLUMNS of the 4x4 matrix.",
+        )
+    return pose
+
+
+def _number(entry: dict[str, Any], name: str, where: str) -> float | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{where}: `{name}` must be a finite number, got {value!r}.")
+    if name == "fov" and not 1.0 <= value <= 170.0:
+        raise ConfigError(f"{where}: `fov` is the vertical view in degrees, 1 to 170; got {value}.")
+    return float(value)
+
+
+def _normalised(poses: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+    """Poses of the source world -> raymine's: positions move and scale, orientations only turn."""
+    linear, shift = similarity[:3, :3], similarity[:3, 3]
+    scale = float(np.cbrt(np.linalg.det(linear)))
+    rotations = (linear / scale) @ poses[:, :, :3]
+    positions = poses[:, :, 3] @ linear.T + shift
+    return np.concatenate([rotations, positions[:, :, None]], axis=2)
+
+
+def _camera(document: dict[str, Any], scene: Scene, size: tuple[int, int] | None, path: Path) -> Camera:
+    """The path's own view and size where the file states them, else those of the scene's first camera."""
+    base = scene.cameras[scene.frames[0].camera]
+    where = str(path)
+    width = _number(document, "render_width", where) or _number(document, "w", where)
+    height = _number(document, "render_height", where) or _number(document, "h", where)
+    if (width is not None and width < 1) or (height is not None and height < 1):
+        raise ConfigError(f"{path}: the picture must be at least 1x1 pixels, got {width} x {height}.")
+    if width and height:
+        base = novel_camera(base, (int(width), int(height)))
+    angle, focal = _number(document, "camera_angle_x", where), _number(document, "fl_x", where)
+    if focal is None and angle is not None and 0.0 < angle < math.pi:
+        focal = 0.5 * base.width / math.tan(0.5 * angle)
+    if focal is not None and focal > 0.0:
+        focal_y = _number(document, "fl_y", where) or focal
+        base = Camera(base.width, base.height, focal, focal_y, base.width / 2, base.height / 2)
+    return novel_camera(base, size)
+
+
+def _fovs(keys: list[_Key], camera: Camera) -> np.ndarray:
+    own = math.degrees(2.0 * math.atan(0.5 * camera.height / camera.fy))
+    return np.array([own if key.fov is None else key.fov for key in keys])
+
+
+def _with_fov(camera: Camera, fovs: np.ndarray) -> tuple[Camera, ...]:
+    """One camera per vertical view in degrees; pixels keep their shape."""
+    focal = 0.5 * camera.height / np.tan(np.radians(fovs) / 2.0)
+    ratio = camera.fx / camera.fy
+    return tuple(Camera(camera.width, camera.height, float(f) * ratio, float(f), camera.cx, camera.cy) for f in focal)
+
+
+def _times(keys: list[_Key], scene: Scene) -> np.ndarray | None:
+    """Times for a dynamic scene: the file's where every entry has one, else an even run from 0 to 1."""
+    if not scene.dynamic:
+        return None
+    stated = [key.time for key in keys if key.time is not None]
+    if len(stated) == len(keys):
+        return np.clip(np.array(stated), 0.0, 1.0)
+    return np.linspace(0.0, 1.0, len(keys))

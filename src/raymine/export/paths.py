@@ -1,0 +1,163 @@
+"""Camera paths for novel views that follow from the scene: an orbit and a spiral.
+
+Every path is in raymine's world (after `Scene.normalisation`), where +z is up. Poses are camera-to-world [n, 3, 4]
+with x right, y up, z backward. `path_file.py` reads paths
+from files, `curves.py` joins key poses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from raymine.contracts import Camera, Scene
+from raymine.errors import ConfigError
+
+_UP = np.array([0.0, 0.0, 1.0])
+
+
+@dataclass(frozen=True)
+class CameraPath:
+    """n views to render: poses [n, 3, 4] float64, one camera per pose, times [n] in 0..1 for dynamic scenes."""
+
+    poses: np.ndarray
+    cameras: tuple[Camera, ...]
+    times: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.poses)
+        if self.poses.shape != (n, 3, 4) or n == 0:
+            raise ConfigError(f"A camera path needs poses of shape [n, 3, 4], n >= 1; got {self.poses.shape}.")
+        if not np.isfinite(self.poses).all():
+            raise ConfigError("A camera path holds a pose with a number that is not finite.")
+        if len(self.cameras) != n or (self.times is not None and self.times.shape != (n,)):
+            raise ConfigError(f"A camera path of {n} poses needs {n} cameras and, if any, {n} times.")
+
+    def __len__(self) -> int:
+        return len(self.poses)
+
+
+def novel_camera(camera: Camera, size: tuple[int, int] | None = None) -> Camera:
+    """A pinhole camera of the same vertical view as `camera`, principal point in the middle, no distortion.
+
+    `size` is (width, height); a wider picture shows more at the sides and never stretches. A vertical view of more
+    than 110 degrees (fisheye) is narrowed to that, since a flat picture cannot show it.
+    """
+    width, height = size if size is not None else (camera.width, camera.height)
+    if width < 1 or height < 1:
+        raise ConfigError(f"A picture must be at least 1x1 pixels, got {width}x{height}.")
+    widest = 0.5 * height / math.tan(math.radians(55.0))
+    focal_y = max(camera.fy * height / camera.height, widest)
+    focal_x = focal_y * camera.fx / camera.fy
+    return Camera(width, height, focal_x, focal_y, width / 2, height / 2)
+
+
+def orbit(scene: Scene, n: int, *, size: tuple[int, int] | None = None) -> CameraPath:
+    """n views on a circle around what the cameras look at, at their median distance and elevation.
+
+    Where the cameras leave more than a third of the circle unseen, the path swings to and fro over the part they
+    cover instead of showing what no photo has seen. The last view leads back to the first without repeating it.
+    """
+    poses = _all_poses(scene, n)
+    centre = focus_point(poses)
+    offsets = poses[:, :, 3] - centre
+    distance = np.linalg.norm(offsets, axis=1)
+    elevation = np.arcsin(np.clip(offsets[:, 2] / np.maximum(distance, 1e-9), -1.0, 1.0))
+    # A median exactly overhead would leave no direction for "up" in the picture.
+    height = float(np.clip(np.median(elevation), math.radians(-80.0), math.radians(80.0)))
+    azimuth = _azimuths(np.arctan2(offsets[:, 1], offsets[:, 0]), n)
+    ring = np.stack(
+        [np.cos(azimuth) * math.cos(height), np.sin(azimuth) * math.cos(height), np.full(n, math.sin(height))], axis=1
+    )
+    eyes = centre + float(np.median(distance)) * ring
+    return _static(scene, np.stack([look_at(eye, centre) for eye in eyes]), size)
+
+
+def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | None = None) -> CameraPath:
+    """n views on a loop around the average pose, for captures whose cameras all face one way.
+
+    The loop spans the 80th percentile of the cameras' offsets from the average in each direction, and every view
+    looks at the same point at the focus depth, as is customary for forward-facing scenes.
+    """
+    poses = _all_poses(scene, n)
+    middle = average_pose(poses)
+    rotation, centre = middle[:, :3], middle[:, 3]
+    reach = np.percentile(np.abs((poses[:, :, 3] - centre) @ rotation), 80.0, axis=0)
+    depth = max(float(-(focus_point(poses) - centre) @ rotation[:, 2]), 1e-3)
+    target = centre - depth * rotation[:, 2]
+    views = []
+    for angle in np.arange(n) / n * 2.0 * math.pi * turns:
+        local = np.array([math.cos(angle), -math.sin(angle), -math.sin(angle / max(turns, 1e-9))]) * reach
+        views.append(look_at(centre + rotation @ local, target, up=rotation[:, 1]))
+    return _static(scene, np.stack(views), size)
+
+
+def focus_point(poses: np.ndarray) -> np.ndarray:
+    """The point nearest to all optical axes in the least-squares sense; poses [n, 3, 4] -> [3].
+
+    Axes that are nearly parallel have no such point (and one camera has none at all): then the world's origin, where
+    scene normalisation puts the region of interest, is projected onto the mean axis.
+    """
+    origins, axes = poses[:, :, 3], -poses[:, :, 2]
+    axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+    across = np.eye(3) - axes[:, :, None] * axes[:, None, :]
+    total = across.sum(axis=0)
+    if np.linalg.eigvalsh(total)[0] > 1e-3 * len(poses):
+        point = np.linalg.solve(total, (across @ origins[:, :, None]).sum(axis=0)[:, 0])
+        if np.median(((point - origins) * axes).sum(axis=1)) > 0:
+            return point
+    centre, axis = origins.mean(axis=0), axes.mean(axis=0)
+    axis = axis / max(float(np.linalg.norm(axis)), 1e-9)
+    depth = float(-centre @ axis)
+    return centre + axis * (depth if depth > 0.1 else 1.0)
+
+
+def forward_facing(scene: Scene) -> bool:
+    """True when all cameras look roughly the same way (their mean axis is longer than 0.85): a spiral suits them."""
+    axes = np.stack([-frame.pose[:, 2] for frame in scene.frames])
+    axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+    return float(np.linalg.norm(axes.mean(axis=0))) > 0.85
+
+
+def average_pose(poses: np.ndarray) -> np.ndarray:
+    """Mean position, mean viewing axis and mean up of poses [n, 3, 4], made orthonormal -> [3, 4]."""
+    centre = poses[:, :, 3].mean(axis=0)
+    return look_at(centre, centre - poses[:, :, 2].mean(axis=0), up=poses[:, :, 1].mean(axis=0))
+
+
+def look_at(eye: np.ndarray, target: np.ndarray, up: np.ndarray = _UP) -> np.ndarray:
+    """The pose [3, 4] of a camera at `eye` that looks at `target`, with `up` as upright as it can be."""
+    back = eye - target
+    back = back / max(float(np.linalg.norm(back)), 1e-12)
+    right = np.cross(up, back)
+    if np.linalg.norm(right) < 1e-6 * np.linalg.norm(up):
+        right = np.cross(np.roll(up, 1), back)
+    right = right / np.linalg.norm(right)
+    return np.stack([right, np.cross(back, right), back, eye], axis=1)
+
+
+def _all_poses(scene: Scene, n: int) -> np.ndarray:
+    if n < 1:
+        raise ConfigError(f"A camera path needs at least 1 frame, got {n}.")
+    return np.stack([np.asarray(frame.pose, dtype=np.float64) for frame in scene.frames])
+
+
+def _static(scene: Scene, poses: np.ndarray, size: tuple[int, int] | None) -> CameraPath:
+    camera = novel_camera(scene.cameras[scene.frames[0].camera], size)
+    times = np.linspace(0.0, 1.0, len(poses)) if scene.dynamic else None
+    return CameraPath(poses, (camera,) * len(poses), times)
+
+
+def _azimuths(seen: np.ndarray, n: int) -> np.ndarray:
+    """[n] angles: the whole circle, or a swing over the part that the cameras at angles `seen` cover."""
+    ordered = np.sort(seen)
+    gaps = np.diff(np.append(ordered, ordered[0] + 2.0 * math.pi))
+    widest = int(gaps.argmax())
+    phase = np.arange(n) / n * 2.0 * math.pi
+    if len(seen) < 3 or gaps[widest] <= 2.0 * math.pi / 3.0:
+        return ordered[0] + phase
+    half = 0.5 * (2.0 * math.pi - gaps[widest])
+    middle = ordered[widest] + gaps[widest] + half
+    return middle + half * np.sin(phase)

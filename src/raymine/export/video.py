@@ -1,0 +1,151 @@
+"""Pictures to files: numbered PNG frames and H.264 video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from raymine import pictures
+from raymine.errors import ConfigError, MissingExtraError, ResourceError
+
+from .frames import FramePictures
+
+Kind = Literal["colour", "depth", "opacity"]
+
+# FFmpeg's numbers for the BT.709 matrix, primaries and transfer curve, and for the limited ("TV") value range.
+_BT709 = 1
+_LIMITED = 1
+
+
+def write_frames(
+    frames: Iterable[FramePictures], folder: Path, *, kinds: tuple[Kind, ...] = ("colour",)
+) -> tuple[Path, ...]:
+    """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; returns every path written, in order."""
+    written = []
+    for index, frame in enumerate(frames):
+        for kind in kinds:
+            path = folder / f"{kind}-{index:04d}.png"
+            pictures.write_png(path, getattr(frame, kind))
+            written.append(path)
+    return tuple(written)
+
+
+def write_videos(
+    frames: Iterable[FramePictures], path: Path, *, kinds: tuple[Kind, ...] = ("colour",), fps: float = 30.0
+) -> tuple[Path, ...]:
+    """One video per kind in a single pass over the frames: `x.mp4` for colour, `x-depth.mp4`, `x-opacity.mp4`."""
+    paths = tuple(path if kind == "colour" else path.with_stem(f"{path.stem}-{kind}") for kind in kinds)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(open_mp4(target, fps=fps)) for target in paths]
+        for frame in frames:
+            for kind, writer in zip(kinds, writers, strict=True):
+                writer.add(getattr(frame, kind))
+    return paths
+
+
+def write_mp4(frames: Iterable[np.ndarray], path: Path, *, fps: float = 30.0, crf: int = 18) -> int:
+    """Encode pictures [H, W, 3] uint8 of one size (see `open_mp4`); returns the frame count."""
+    with open_mp4(path, fps=fps, crf=crf) as writer:
+        for frame in frames:
+            writer.add(frame)
+    return writer.count
+
+
+@contextmanager
+def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Writer]:
+    """A writer of H.264 video (yuv420p, plays everywhere) for the block. Needs the `video` extra.
+
+    `crf` is the encoder's quality, 0 (lossless) to 51. The file appears under its name only when the block has ended
+    well and a second look has found every frame in it; until then an older file of that name stays.
+    """
+    av = require_av()
+    if not 0.1 <= fps <= 1000.0:
+        raise ConfigError(f"--fps must be between 0.1 and 1000, got {fps}.")
+    if not 0 <= crf <= 51:
+        raise ConfigError(f"`crf` must be between 0 and 51, got {crf}.")
+    with pictures.replacing(path) as temporary:
+        writer = Mp4Writer(av, temporary, Fraction(fps).limit_denominator(1001), crf)
+        try:
+            try:
+                yield writer
+            finally:
+                writer.close()
+            if writer.count == 0:
+                raise ConfigError(f"There is no frame to write into {path}.")
+            found = count_frames(temporary)
+        except av.error.FFmpegError as error:
+            if error.errno and isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror) from error
+            raise ResourceError(f"Cannot encode {path}: {error}.", hint="Write PNG frames instead.") from error
+        if found != writer.count:
+            raise ResourceError(
+                f"{path} was written with {writer.count} frames but holds {found}.", hint="Is the disk full or failing?"
+            )
+
+
+class Mp4Writer:
+    """A video under construction; made by `open_mp4`. The first picture decides the size."""
+
+    def __init__(self, av: Any, path: Path, rate: Fraction, crf: int) -> None:
+        self.count = 0
+        self._av, self._path, self._rate, self._crf = av, path, rate, crf
+        self._shape: tuple[int, ...] = ()
+        self._container: Any = None
+        self._stream: Any = None
+
+    def add(self, picture: np.ndarray) -> None:
+        """Append one [H, W, 3] uint8 picture.
+
+        An odd width or height is padded by repeating the last column or row, since the format needs even ones.
+        """
+        if self._container is None:
+            self._open(picture.shape)
+        if picture.shape != self._shape:
+            raise ConfigError(
+                f"Frame {self.count} has shape {picture.shape}, the first one {self._shape}; a video needs one size."
+            )
+        padded = np.pad(picture, ((0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge")
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(padded), format="rgb24")
+        self._container.mux(self._stream.encode(frame.reformat(format="yuv420p", dst_colorspace="ITU709")))
+        self.count += 1
+
+    def close(self) -> None:
+        """Write what the encoder still holds back, and close the file."""
+        if self._container is not None:
+            container, self._container = self._container, None
+            with container:
+                container.mux(self._stream.encode(None))
+
+    def _open(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        # The index goes to the front, so that a browser can play before it has the whole file.
+        options = {"movflags": "+faststart"}
+        self._container = self._av.open(str(self._path), mode="w", format="mp4", options=options)
+        stream = self._container.add_stream("libx264", rate=self._rate, options={"crf": str(self._crf)})
+        stream.width, stream.height, stream.pix_fmt = shape[1] + shape[1] % 2, shape[0] + shape[0] % 2, "yuv420p"
+        # Without these tags players guess the matrix by picture size, and colours shift slightly.
+        context = stream.codec_context
+        context.colorspace = context.color_primaries = context.color_trc = _BT709
+        context.color_range = _LIMITED
+        self._stream = stream
+
+
+def count_frames(path: Path) -> int:
+    """Decode a video and count its frames."""
+    with require_av().open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def require_av() -> Any:
+    """The `av` module, or a MissingExtraError that says how to get it."""
+    try:
+        import av
+        import av.error
+    except ImportError:
+        raise MissingExtraError("av", "video", "Writing MP4") from None
+    return av

@@ -1,0 +1,191 @@
+"""Arrays to pictures: 8-bit conversion, colour maps for depth, opacity and error, labelled sheets, atomic files.
+
+A picture is a [H, W, 3] uint8 numpy array; a colour image is [H, W, 3] float in 0..1. Every file is written under a
+temporary name in its own folder and renamed, so that a reader never meets half a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from raymine.errors import ResourceError
+
+_SERIAL = itertools.count()
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def to_uint8(image: np.ndarray) -> np.ndarray:
+    """Floats in 0..1 of any shape -> uint8, rounded to nearest; values outside are clamped, NaN becomes 0."""
+    if image.dtype == np.uint8:
+        return image
+    clean = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
+    return np.floor(np.clip(clean, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+
+
+def colour_map(values: np.ndarray) -> np.ndarray:
+    """Values in 0..1 of shape [...] -> [..., 3] uint8, from near-black violet (0) to light yellow (1).
+
+    Perceived lightness rises evenly with the value, so order survives in greyscale and for colour-blind readers.
+    """
+    return _colour_table()[to_uint8(values)]
+
+
+@lru_cache(maxsize=1)
+def _colour_table() -> np.ndarray:
+    """[256, 3] uint8: a straight line in OKLab lightness while the hue turns from violet through teal to yellow.
+
+    At each lightness the chroma is the largest that sRGB can show, up to a cap that keeps neighbours similar.
+    """
+    t = np.linspace(0.0, 1.0, 256)
+    lightness = 0.16 + 0.78 * t
+    hue = np.radians(305.0 - 197.0 * t)
+    low, high = np.zeros_like(t), np.full_like(t, 0.16)
+    for _ in range(30):
+        chroma = 0.5 * (low + high)
+        rgb = _oklab_to_linear_srgb(lightness, chroma * np.cos(hue), chroma * np.sin(hue))
+        inside = ((rgb >= 0.0) & (rgb <= 1.0)).all(axis=1)
+        low, high = np.where(inside, chroma, low), np.where(inside, high, chroma)
+    # The gamut's edge has corners; a short average removes the visible kinks and stays inside (the edge is concave
+    # enough that clipping afterwards changes nothing the eye can see).
+    chroma = np.convolve(np.pad(low, 12, mode="edge"), np.full(25, 1 / 25), mode="valid")
+    rgb = np.clip(_oklab_to_linear_srgb(lightness, chroma * np.cos(hue), chroma * np.sin(hue)), 0.0, 1.0)
+    encoded = np.where(rgb <= 0.0031308, 12.92 * rgb, 1.055 * np.power(rgb, 1 / 2.4) - 0.055)
+    return to_uint8(encoded)
+
+
+def _oklab_to_linear_srgb(lightness: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """OKLab coordinates [n] each -> linear sRGB [n, 3], not clipped."""
+    lab = np.stack([lightness, a, b], axis=1)
+    to_lms = np.array(
+        [[1.0, 0.3963377774, 0.2158037573], [1.0, -0.1055613458, -0.0638541728], [1.0, -0.0894841775, -1.2914855480]]
+    )
+    to_rgb = np.array(
+        [
+            [4.0767416621, -3.3077115913, 0.2309699292],
+            [-1.2684380046, 2.6097574011, -0.3413193965],
+            [-0.0041960863, -0.7034186147, 1.7076147010],
+        ]
+    )
+    return ((lab @ to_lms.T) ** 3) @ to_rgb.T
+
+
+def depth_range(depth: np.ndarray, opacity: np.ndarray) -> tuple[float, float]:
+    """Nearest and farthest distance worth showing: 1st and 99th percentile where the picture is mostly opaque.
+
+    Returns (1, 2) for a picture with nothing in it, so that a range always exists and is never empty.
+    """
+    seen = depth[(opacity > 0.5) & np.isfinite(depth) & (depth > 0)]
+    if seen.size == 0:
+        return 1.0, 2.0
+    near, far = (float(v) for v in np.percentile(seen, (1.0, 99.0)))
+    return near, max(far, near * 1.01)
+
+
+def depth_picture(depth: np.ndarray, opacity: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
+    """Distances [H, W] -> picture: near is light yellow, far is dark violet, empty space is black.
+
+    The map is even in inverse distance, which gives near things the detail and leaves an unbounded background some.
+    `limits` (near, far) fixes the scale, for instance over a video; None takes `depth_range` of this picture.
+    """
+    near, far = limits if limits is not None else depth_range(depth, opacity)
+    inverse = 1.0 / np.clip(np.nan_to_num(depth, nan=far, posinf=far), near, far)
+    nearness = (inverse - 1.0 / far) / (1.0 / near - 1.0 / far)
+    return to_uint8(colour_map(nearness) / 255.0 * np.clip(opacity, 0.0, 1.0)[..., None])
+
+
+def opacity_picture(opacity: np.ndarray) -> np.ndarray:
+    """Opacity [H, W] in 0..1 -> grey picture: black is empty, white is solid."""
+    return np.repeat(to_uint8(opacity)[..., None], 3, axis=-1)
+
+
+def error_picture(
+    predicted: np.ndarray, truth: np.ndarray, *, signed: bool = False, full_scale: float = 0.25
+) -> np.ndarray:
+    """Two [H, W, 3] float images -> a picture of their difference, averaged over the channels.
+
+    Absolute: dark is equal, light yellow is `full_scale` or more apart. Signed: white is equal, red where the
+    prediction is too bright, blue where it is too dark.
+    """
+    difference = np.asarray(predicted, dtype=np.float64) - np.asarray(truth, dtype=np.float64)
+    if not signed:
+        return colour_map(np.abs(difference).mean(axis=-1) / full_scale)
+    amount = np.clip(difference.mean(axis=-1) / full_scale, -1.0, 1.0)
+    up, down = np.maximum(amount, 0.0), np.maximum(-amount, 0.0)
+    return to_uint8(np.stack([1.0 - down, 1.0 - up - down, 1.0 - up], axis=-1))
+
+
+def contact_sheet(panels: Sequence[tuple[str, np.ndarray]], *, gap: int = 8) -> np.ndarray:
+    """Pictures side by side, each with its label above it; panels may differ in size. Returns one picture."""
+    if not panels:
+        raise ValueError("`panels` must hold at least one (label, picture) pair.")
+    pictures = [to_uint8(picture) for _, picture in panels]
+    font = ImageFont.load_default()
+    header = 18
+    width = sum(p.shape[1] for p in pictures) + gap * (len(pictures) + 1)
+    height = max(p.shape[0] for p in pictures) + header + gap
+    sheet = Image.new("RGB", (width, height), (255, 255, 255))
+    draw = ImageDraw.Draw(sheet)
+    left = gap
+    for (label, _), picture in zip(panels, pictures, strict=True):
+        text = _fitted(draw, label, font, picture.shape[1])
+        draw.text((left, 3), text, fill=(40, 40, 40), font=font)
+        sheet.paste(Image.fromarray(picture), (left, header))
+        left += picture.shape[1] + gap
+    return np.asarray(sheet)
+
+
+def _fitted(
+    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
+) -> str:
+    """The longest beginning of `text` that is at most `width` pixels wide, so labels never run into each other."""
+    while text and draw.textlength(text, font=font) > width:
+        text = text[:-1]
+    return text
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; when the block succeeds it becomes `path`, when it fails it is removed.
+
+    A full disk or a missing permission becomes a `ResourceError`; missing parent folders are made.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_SERIAL)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _as_resource_error(error, path) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _as_resource_error(error: OSError, path: Path) -> ResourceError:
+    if error.errno in _NO_SPACE:
+        return ResourceError(
+            f"No space left on the disk while writing {path}.", hint="Free some space, or write to another disk."
+        )
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return ResourceError(
+            f"No permission to write {path}.", hint=f"Make {path.parent} writable, or choose another output folder."
+        )
+    return ResourceError(f"Cannot write {path}: {error.strerror or error}.", hint="Choose another output path.")
+
+
+def write_png(path: Path, image: np.ndarray) -> None:
+    """Write a [H, W, 3] picture (uint8, or float in 0..1) as PNG, atomically."""
+    if image.ndim != 3 or image.shape[-1] != 3:
+        raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
+    with replacing(path) as temporary:
+        # Level 3 against the default 6 on an 800x800 rendering: 68 against 210 ms, 0.87 against 0.78 MB.
+        Image.fromarray(np.ascontiguousarray(to_uint8(image))).save(temporary, format="PNG", compress_level=3)

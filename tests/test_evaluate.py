@@ -1,0 +1,229 @@
+"""PSNR and SSIM against closed forms and a brute-force reference; the evaluation of views against a known renderer."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from raymine.contracts import Rays, Rendered
+from raymine.evaluate import Evaluation, ViewScore, evaluate_views, psnr, ssim
+from raymine.evaluate.views import true_image, unique_names
+
+
+def brute_force_ssim(a: np.ndarray, b: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """SSIM straight from its definition, one window at a time."""
+    axis = np.arange(-5, 6)
+    window = np.exp(-(axis[:, None] ** 2 + axis[None, :] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+    values = []
+    for c in range(a.shape[2]):
+        for i in range(a.shape[0] - 10):
+            for j in range(a.shape[1] - 10):
+                if mask is not None and not mask[i : i + 11, j : j + 11].all():
+                    continue
+                x, y = a[i : i + 11, j : j + 11, c], b[i : i + 11, j : j + 11, c]
+                mx, my = (window * x).sum(), (window * y).sum()
+                vx, vy = (window * (x - mx) ** 2).sum(), (window * (y - my) ** 2).sum()
+                cov = (window * (x - mx) * (y - my)).sum()
+                values.append((2 * mx * my + 1e-4) * (2 * cov + 9e-4) / ((mx**2 + my**2 + 1e-4) * (vx + vy + 9e-4)))
+    return float(np.mean(values))
+
+
+def random_pair(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    a = rng.random((height, width, 3))
+    return a, np.clip(a + 0.2 * rng.standard_normal(a.shape), 0, 1)
+
+
+def test_psnr_closed_forms() -> None:
+    a = torch.full((4, 5, 3), 0.5)
+    assert psnr(a, a + 0.1) == pytest.approx(20.0, abs=1e-5)
+    assert psnr(torch.zeros(4, 5, 3), torch.ones(4, 5, 3)) == 0.0
+    # One of 60 values is off by one: mse = 1/60.
+    b = torch.zeros(4, 5, 3)
+    b[1, 2, 0] = 1.0
+    assert psnr(torch.zeros(4, 5, 3), b) == pytest.approx(10 * math.log10(60))
+    assert psnr(a, a) == math.inf
+
+
+def test_psnr_counts_only_unmasked_pixels() -> None:
+    a, b = torch.zeros(2, 2, 3), torch.zeros(2, 2, 3)
+    b[0, 0], b[1, 1] = 1.0, 0.1
+    mask = torch.tensor([[False, True], [True, True]])
+    assert psnr(a, b, mask) == pytest.approx(-10 * math.log10(0.01 / 3), abs=1e-6)
+    assert math.isnan(psnr(a, b, torch.zeros(2, 2, dtype=torch.bool)))
+
+
+def test_ssim_of_an_image_with_itself_is_one() -> None:
+    a, _ = random_pair(20, 17)
+    assert ssim(torch.from_numpy(a), torch.from_numpy(a)) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.0, 1.0), (0.3, 0.6), (0.5, 0.5)])
+def test_ssim_of_constant_images_is_the_luminance_term(p: float, q: float) -> None:
+    expected = (2 * p * q + 1e-4) / (p * p + q * q + 1e-4)
+    a, b = torch.full((16, 16, 3), p, dtype=torch.float64), torch.full((16, 16, 3), q, dtype=torch.float64)
+    assert ssim(a, b) == pytest.approx(expected, rel=1e-9)
+
+
+def test_ssim_against_brute_force() -> None:
+    a, b = random_pair(19, 23)
+    assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(brute_force_ssim(a, b), abs=1e-10)
+
+
+def test_ssim_float32_keeps_precision_on_bright_flat_images() -> None:
+    rng = np.random.default_rng(1)
+    a = (0.98 + 0.01 * rng.random((24, 24, 3))).astype(np.float32)
+    b = (0.98 + 0.01 * rng.random((24, 24, 3))).astype(np.float32)
+    expected = brute_force_ssim(a.astype(np.float64), b.astype(np.float64))
+    assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_ssim_with_a_mask_skips_windows_that_touch_a_hole() -> None:
+    a, b = random_pair(18, 21)
+    mask = np.ones((18, 21), dtype=bool)
+    mask[3, 4] = False
+    masked = ssim(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(mask))
+    assert masked == pytest.approx(brute_force_ssim(a, b, mask), abs=1e-10)
+    mask[:] = False
+    assert math.isnan(ssim(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(mask)))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (4, 30), (10, 10)])
+def test_ssim_of_small_images_uses_a_smaller_window(size: tuple[int, int]) -> None:
+    a, b = random_pair(*size)
+    assert ssim(torch.from_numpy(a), torch.from_numpy(a)) == pytest.approx(1.0, abs=1e-12)
+    assert -1.0 <= ssim(torch.from_numpy(a), torch.from_numpy(b)) < 1.0
+
+
+def test_metrics_refuse_shapes_that_differ() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 2, 3\) and \(2, 3, 3\)"):
+        psnr(torch.zeros(2, 2, 3), torch.zeros(2, 3, 3))
+    with pytest.raises(ValueError, match="mask"):
+        ssim(torch.zeros(2, 2, 3), torch.zeros(2, 2, 3), torch.ones(3, 2))
+
+
+class ListOfImages:
+    """An ImageSource over uint8 RGBA arrays with masks."""
+
+    def __init__(self, images: list[np.ndarray], masks: list[np.ndarray]) -> None:
+        self.images, self.masks = images, masks
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([image.shape[:2] for image in self.images], dtype=np.int64)
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        index = int(image[0])
+        rgba = torch.from_numpy(self.images[index])[y, x].float() / 255
+        return rgba, torch.from_numpy(self.masks[index])[y, x].float()
+
+    def image(self, index: int) -> np.ndarray:
+        return self.images[index]
+
+
+class FakeRig:
+    """Rays that only carry the image's number and the pixel count."""
+
+    def __init__(self, source: ListOfImages) -> None:
+        self.source = source
+
+    def rays_for_image(self, index: int) -> Rays:
+        n = int(self.source.sizes[index].prod())
+        ones = torch.ones(n)
+        return Rays(torch.full((n, 3), float(index)), torch.zeros(n, 3), ones, ones)
+
+
+class ShiftedTruth:
+    """Renders the true image plus a constant, over whatever background is asked for."""
+
+    def __init__(self, source: ListOfImages, shift: float) -> None:
+        self.source, self.shift = source, shift
+
+    def render(self, rays: Rays, background: Tensor) -> Rendered:
+        rgba = torch.from_numpy(self.source.images[int(rays.origins[0, 0])]).reshape(-1, 4).double() / 255
+        colour = rgba[:, :3] * rgba[:, 3:] + background.double() * (1 - rgba[:, 3:])
+        return Rendered((colour + self.shift).float(), rgba[:, 3].float(), rays.near, torch.empty(0))
+
+
+def two_images() -> ListOfImages:
+    rng = np.random.default_rng(5)
+    images = [rng.integers(60, 180, (h, w, 4), dtype=np.uint8) for h, w in ((14, 12), (12, 16))]
+    return ListOfImages(images, [np.ones(i.shape[:2], dtype=np.uint8) for i in images])
+
+
+def test_evaluate_views_scores_a_known_error_and_writes_everything(tmp_path: Path) -> None:
+    source = two_images()
+    calls: list[tuple[int, int]] = []
+    evaluation = evaluate_views(
+        ShiftedTruth(source, 0.1),
+        FakeRig(source),  # type: ignore[arg-type]
+        source,
+        background=(1.0, 1.0, 1.0),
+        names=["test/r_0", "r_1"],
+        out_dir=tmp_path,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    # Pixels stay below 0.9 except through the white background, where the shifted colour is clamped to 1.
+    assert [view.name for view in evaluation.views] == ["test_r_0", "r_1"]
+    assert calls == [(1, 2), (2, 2)]
+    truth, mask = true_image(source, 0, torch.ones(3))
+    assert mask is None
+    expected = psnr((truth + 0.1).clamp(0, 1), truth)
+    assert evaluation.views[0].psnr == pytest.approx(expected, abs=1e-4)
+    assert evaluation.psnr == pytest.approx((evaluation.views[0].psnr + evaluation.views[1].psnr) / 2)
+    stored = json.loads((tmp_path / "metrics.json").read_text())
+    assert stored == evaluation.to_json()
+    assert stored["count"] == 2
+    kinds = {"pred", "true", "error", "depth", "opacity", "sheet"}
+    assert {p.name for p in (tmp_path / "images").iterdir()} == {
+        f"{n}-{k}.png" for n in ("test_r_0", "r_1") for k in kinds
+    }
+    with Image.open(tmp_path / "images" / "r_1-pred.png") as picture:
+        assert picture.size == (16, 12)
+
+
+def test_truth_is_straight_alpha_over_the_background() -> None:
+    pixel = np.array([[[255, 0, 51, 51]]], dtype=np.uint8)  # red, alpha 0.2
+    source = ListOfImages([pixel], [np.ones((1, 1), np.uint8)])
+    over_white, _ = true_image(source, 0, torch.ones(3))
+    over_black, _ = true_image(source, 0, torch.zeros(3))
+    assert over_white[0, 0].tolist() == pytest.approx([1.0, 0.8, 0.84])
+    assert over_black[0, 0].tolist() == pytest.approx([0.2, 0.0, 0.04])
+
+
+def test_masked_pixels_do_not_count() -> None:
+    source, painted = two_images(), two_images()
+    painted.images[0][:5] = 255
+    source.masks[0][:5] = 0
+    renderer = ShiftedTruth(painted, 0.0)  # wrong exactly where the mask says that it does not matter
+    masked = evaluate_views(renderer, FakeRig(source), source, background=(0, 0, 0), indices=[0])  # type: ignore[arg-type]
+    source.masks[0][:] = 1
+    counted = evaluate_views(renderer, FakeRig(source), source, background=(0, 0, 0), indices=[0])  # type: ignore[arg-type]
+    assert masked.views[0].psnr > 100.0
+    assert counted.views[0].psnr < 20.0
+
+
+def test_non_finite_prediction_lowers_the_score_instead_of_vanishing() -> None:
+    source = two_images()
+    evaluation = evaluate_views(ShiftedTruth(source, math.nan), FakeRig(source), source, background=(0, 0, 0))  # type: ignore[arg-type]
+    assert all(math.isfinite(view.psnr) and view.psnr < 20 for view in evaluation.views)
+
+
+def test_evaluation_json_has_no_infinity() -> None:
+    evaluation = Evaluation((ViewScore("a", math.inf, 1.0, 0.1), ViewScore("b", math.nan, math.nan, 0.1)), 1.0)
+    document = json.dumps(evaluation.to_json(), allow_nan=False)
+    assert '"psnr": null' in document
+    assert evaluation.ssim == 1.0
+    assert math.isnan(Evaluation((), 0.0).psnr)
+
+
+def test_unique_names_are_file_safe() -> None:
+    assert unique_names(["a", "a", "x/y z", "a-2", "..", ""]) == ["a", "a-2", "x_y_z", "a-2-2", "view", "view-2"]
