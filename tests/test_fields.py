@@ -91,3 +91,18 @@ def test_density_activation_is_capped_but_keeps_its_gradient() -> None:
 def test_config_refuses_nonsense() -> None:
     with pytest.raises(ConfigError, match=r"`width` must be in 8 \.\. 256, got 2"):
         HashFieldConfig(width=2)
+
+
+def test_features_of_the_density_pass_change_nothing() -> None:
+    field = HashField(SMALL, Bounds(), seed=3)
+    points, ways = torch.rand(50, 3), directions(50).float()
+    density, features = field.density_and_features(points)
+    grads = []
+    for known in (None, features):
+        out = field(FieldInput(points, ways, features=known))
+        grads.append(torch.autograd.grad(out.colour.sum() + out.density.sum(), list(field.parameters())))
+        assert torch.equal(out.density, density)
+    for a, b in zip(*grads, strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(ConfigError, match=r"`known` must have shape \[50, 6\], got \[49, 6\]"):
+        field(FieldInput(points, ways, features=features[:49]))

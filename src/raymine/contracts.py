@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -153,11 +153,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class FieldInput:
-    """What a field is asked: positions, directions [n, 3] in world units; time [n] or None."""
+    """What a field is asked: positions, directions [n, 3] in world units; time [n] or None.
+
+    `features` [n, anything] is what the field's own density pass kept for these points (see `KeepsFeatures`), or None.
+    """
 
     positions: Tensor
     directions: Tensor
     time: Tensor | None = None
+    features: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,15 @@ class Field(Protocol):
 
     def forward(self, query: FieldInput) -> FieldOutput:
         """[n] points with directions -> pre-activations."""
+        ...
+
+
+@runtime_checkable
+class KeepsFeatures(Protocol):
+    """A field whose density pass yields work that `forward` need not repeat, handed back in `FieldInput.features`."""
+
+    def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """[n, 3] -> [n] density before activation, and [n, anything] features; neither has a graph."""
         ...
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raymine.contracts import Field, FieldInput, FieldOutput, Rays, Rendered, Sampler, Samples
+from raymine.contracts import Field, FieldInput, FieldOutput, KeepsFeatures, Rays, Rendered, Sampler, Samples
 from raymine.kernels.composite.op import Packed, composite, visible
 from raymine.kernels.select.op import compact
 
@@ -72,11 +72,19 @@ def visible_samples(
     field: Field, query: FieldInput, samples: Samples, stop: float = 1e-4, faint: float = 0.0
 ) -> tuple[Samples, FieldInput]:
     """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
+    features = None
     with torch.no_grad():
-        density = activate_density(field.density(query.positions, query.time))
-        kept, index = subset(samples, visible(density, packed(samples), stop, faint))
-    time = None if query.time is None else query.time[index]
-    return kept, FieldInput(query.positions[index], query.directions[index], time)
+        if isinstance(field, KeepsFeatures):
+            raw, features = field.density_and_features(query.positions, query.time)
+        else:
+            raw = field.density(query.positions, query.time)
+        kept, index = subset(samples, visible(activate_density(raw), packed(samples), stop, faint))
+    return kept, FieldInput(
+        query.positions[index],
+        query.directions[index],
+        None if query.time is None else query.time[index],
+        None if features is None else features[index],
+    )
 
 
 @dataclass(frozen=True)

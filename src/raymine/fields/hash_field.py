@@ -55,18 +55,27 @@ class HashField(nn.Module):
         self.density_layers = nn.ParameterList(weights[:2])
         self.colour_layers = nn.ParameterList(weights[2:])
 
-    def geometry(self, positions: Tensor) -> Tensor:
-        """[n, 3] world positions -> [n, geometry]; column 0 is the density pre-activation."""
+    def encode(self, positions: Tensor, known: Tensor | None = None) -> Tensor:
+        """[n, 3] world positions -> [n, levels * features]; `known` is the same from an earlier pass."""
         cube = to_unit_cube(positions, self.low, self.high, self.unbounded)
-        hidden = encode(cube, self.table, self.config.grid) @ self.density_layers[0]
-        return hidden.relu_() @ self.density_layers[1]
+        return encode(cube, self.table, self.config.grid, known)
+
+    def geometry(self, encoding: Tensor) -> Tensor:
+        """[n, levels * features] -> [n, geometry]; column 0 is the density pre-activation."""
+        return (encoding @ self.density_layers[0]).relu_() @ self.density_layers[1]
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
         """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
-        return self.geometry(positions)[:, 0]
+        return self.geometry(self.encode(positions))[:, 0]
+
+    @torch.no_grad()
+    def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `density`, with the encoding kept for `forward` (see `contracts.KeepsFeatures`)."""
+        encoding = self.encode(positions)
+        return self.geometry(encoding)[:, 0], encoding
 
     def forward(self, query: FieldInput) -> FieldOutput:
-        geometry = self.geometry(query.positions)
+        geometry = self.geometry(self.encode(query.positions, query.features))
         hidden = torch.cat((geometry, harmonics(query.directions)), -1)
         for weight in self.colour_layers[:-1]:
             hidden = (hidden @ weight).relu_()

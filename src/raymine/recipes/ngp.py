@@ -1,10 +1,18 @@
-"""`ngp`: hash grid, occupancy marching, Adam. Sizes suit the device: what a GPU digests in a step would stall a CPU."""
+"""`ngp`: hash grid, occupancy marching, Adam. Sizes suit the device: what a GPU digests in a step would stall a CPU.
+
+Lengths follow from the scene: `pixel` is how much of it one pixel covers, at the centre of the box.
+"""
 
 from __future__ import annotations
+
+import math
+import statistics
 
 from raymine.contracts import Scene
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
+from raymine.losses import LossConfig
+from raymine.mining import MiningConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
@@ -17,27 +25,47 @@ def ngp(scene: Scene, device: str) -> TrainConfig:
 
 
 def _cpu(scene: Scene) -> TrainConfig:
-    """Few wide levels and small steps: 8 x 4 features beat 16 x 2 at the same cost on a CPU, and small batches win."""
+    """Few wide levels, narrow networks, small steps: what reaches the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
+    side, pixel = _box_side(scene), _pixel_footprint(scene)
+    # Contraction leaves the inner box half of the encoded cube's side.
+    vertices = 2.5 * side / pixel * (2 if unbounded else 1)
+    finest = min(2048, max(128, 2 ** round(math.log2(vertices))))
     return TrainConfig(
-        field=HashFieldConfig(grid=GridSpec(levels=8, features=4, log2_entries=17 if unbounded else 15, finest=512)),
+        field=HashFieldConfig(
+            grid=GridSpec(levels=8, features=4, log2_entries=17 if unbounded else 15, finest=finest), width=32
+        ),
         occupancy=OccupancyConfig(
-            resolution=64, step=_step(scene, 300), cone=0.004 if unbounded else 0.0, cells=1 << 16, full_steps=64
+            resolution=64,
+            step=min(side / 100, max(side / 300, 1.2 * pixel)),
+            cone=0.004 if unbounded else 0.0,
+            cells=1 << 16,
+            full_steps=64,
         ),
         batch=BatchConfig(samples=1 << 14, max_rays=1 << 13),
-        optimiser=OptimiserConfig(final=0.1),
+        optimiser=OptimiserConfig(lr=2e-2, final=0.1),
+        loss=LossConfig(kind="l2"),
+        mining=MiningConfig(faint=1e-3),
     )
 
 
 def _cuda(scene: Scene) -> TrainConfig:
+    """The published sizes."""
     unbounded = scene.bounds.unbounded
     return TrainConfig(
         field=HashFieldConfig(grid=GridSpec(finest=4096 if unbounded else 2048)),
-        occupancy=OccupancyConfig(step=_step(scene, 600), cone=0.004 if unbounded else 0.0),
+        occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0),
         batch=BatchConfig(samples=1 << 18),
     )
 
 
-def _step(scene: Scene, steps: int) -> float:
-    """A step that cuts the side of the inner box into `steps`."""
-    return max(b - a for a, b in zip(scene.bounds.low, scene.bounds.high, strict=True)) / steps
+def _box_side(scene: Scene) -> float:
+    """The longest side of the inner box."""
+    return max(b - a for a, b in zip(scene.bounds.low, scene.bounds.high, strict=True))
+
+
+def _pixel_footprint(scene: Scene) -> float:
+    """World units that a pixel covers at the centre of the box, in the median over frames."""
+    centre = [(a + b) / 2 for a, b in zip(scene.bounds.low, scene.bounds.high, strict=True)]
+    sizes = [math.dist(frame.pose[:, 3], centre) / scene.cameras[frame.camera].fx for frame in scene.frames]
+    return max(statistics.median(sizes), 1e-4 * _box_side(scene))

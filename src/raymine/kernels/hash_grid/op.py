@@ -13,11 +13,13 @@ from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
 
 
-def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+def encode(positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None = None) -> Tensor:
     """Encode points by trilinear interpolation in every level of a hash grid.
 
     positions: [n, 3] float32; values outside 0..1 are clamped to it (and receive no gradient there).
     table: [spec.total_entries, F] float32.
+    known: the encoding [n, L * F] of just these points by just this table, where an earlier pass has computed it; it is
+        then returned with a graph instead of being computed again.
     Returns [n, L * F]. Differentiable in `table` and `positions`.
     """
     if positions.ndim != 2 or positions.shape[1] != 3:
@@ -28,24 +30,28 @@ def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
         )
     if positions.device != table.device:
         raise ConfigError(f"`positions` is on {positions.device} but `table` is on {table.device}. Move one of them.")
+    if known is not None and tuple(known.shape) != (positions.shape[0], spec.width):
+        raise ConfigError(f"`known` must have shape [{positions.shape[0]}, {spec.width}], got {list(known.shape)}.")
     positions = positions.clamp(0.0, 1.0)
     if dispatch.choose("hash_grid", positions.device) == "cpu":
-        return _Encode.apply(positions, table, spec)
+        return _Encode.apply(positions, table, spec, known)
     return reference.encode(positions, table, spec)
 
 
 class _Encode(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+    def forward(ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None) -> Tensor:
         from raymine.kernels.hash_grid import cpu
 
         ctx.spec = spec
         ctx.save_for_backward(positions, table)
+        if known is not None:
+            return known.view_as(known)
         with dispatch.kernel_lock:
             return cpu.encode(positions, table, spec)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         from raymine.kernels.hash_grid import cpu
 
         positions, table = ctx.saved_tensors
@@ -54,4 +60,4 @@ class _Encode(torch.autograd.Function):
                 cpu.position_gradient(positions, table, grads[0], ctx.spec) if ctx.needs_input_grad[0] else None
             )
             to_table = cpu.table_gradient(positions, grads[0], ctx.spec) if ctx.needs_input_grad[1] else None
-        return to_positions, to_table, None
+        return to_positions, to_table, None, None
