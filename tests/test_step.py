@@ -18,6 +18,7 @@ from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import LossConfig, colour_loss
 from raymine.mining import MiningConfig
 from raymine.pixels import draw_uniform
+from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig, TrainState, create_state, train_step
 from raymine.step.config import BatchConfig
@@ -199,3 +200,15 @@ def test_recipes_know_their_names() -> None:
     with pytest.raises(ConfigError, match="there is no recipe `ngb`") as error:
         recipes.build("ngb", scene, "cpu")
     assert "Did you mean `ngp`?" in str(error.value)
+
+
+@pytest.mark.parametrize(("chunk", "batch"), [(7, 50), (100, 1), (10_000, 10**9)])
+def test_a_view_does_not_depend_on_how_it_is_cut(
+    trained: tuple[TrainState, list[StepReport]], chunk: int, batch: int
+) -> None:
+    state, data = trained[0], ball_scene()[1]
+    rays, white = data.rig.rays_for_image(1), torch.ones(3)
+    whole = state.renderer().render(rays, white)
+    cut = VolumeRenderer(state.field, state.sampler, chunk=chunk, batch=batch).render(rays, white)
+    for name in ("colour", "opacity", "depth"):
+        assert torch.allclose(getattr(whole, name), getattr(cut, name), atol=1e-5), name

@@ -89,27 +89,52 @@ def visible_samples(
 
 @dataclass(frozen=True)
 class VolumeRenderer:
-    """Renders any number of rays without a graph, a chunk at a time (see `contracts.Renderer`)."""
+    """Renders any number of rays without a graph (see `contracts.Renderer`).
+
+    Rays are marched `chunk` at a time; the field is asked about `batch` samples at a time, whole rays together. A batch
+    whose activations stay in the processor's caches is several times quicker than one that does not.
+    """
 
     field: Field
     sampler: Sampler
     chunk: int = 1 << 13
+    batch: int = 1 << 15
     stop: float = 1e-4
 
     @torch.no_grad()
     def render(self, rays: Rays, background: Tensor) -> Rendered:
         """[R] rays over one colour [3]; depth is the mean distance of what was hit (0 where nothing was)."""
         device = rays.origins.device
+        background = background.to(device)
         colour, opacity, depth = (torch.empty(len(rays), *tail, device=device) for tail in ((3,), (), ()))
         for start in range(0, len(rays), self.chunk):
-            stop = min(start + self.chunk, len(rays))
-            part = self._chunk(rays.slice(start, stop), background.to(device))
-            colour[start:stop], opacity[start:stop] = part.colour, part.opacity
-            depth[start:stop] = part.depth / part.opacity.clamp_min(1e-6)
+            part = rays.slice(start, min(start + self.chunk, len(rays)))
+            samples = self.sampler.sample(part)
+            for low, high in _groups(samples, self.batch):
+                out = self._group(part.slice(low, high), _rows(samples, low, high), background)
+                at = slice(start + low, start + high)
+                colour[at], opacity[at] = out.colour, out.opacity
+                depth[at] = out.depth / out.opacity.clamp_min(1e-6)
         return Rendered(colour, opacity, depth, torch.empty(0, device=device))
 
-    def _chunk(self, rays: Rays, background: Tensor) -> Rendered:
-        samples = self.sampler.sample(rays)
+    def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
         samples, query = visible_samples(self.field, query_points(rays, samples), samples, self.stop)
         output = self.field.forward(query)
         return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
+
+
+def _groups(samples: Samples, batch: int) -> list[tuple[int, int]]:
+    """Ranges of rays that hold about `batch` samples each: cut where the running total passes a multiple of it."""
+    last = samples.first + samples.count
+    cut = torch.nonzero(torch.diff(last // batch, append=last[-1:] // batch))[:, 0] + 1
+    edges = [0, *cut.tolist(), samples.n_rays]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+
+
+def _rows(samples: Samples, low: int, high: int) -> Samples:
+    """The samples of rays low .. high, as a packing of their own."""
+    first, count = samples.first[low:high], samples.count[low:high]
+    begin, end = int(first[0]), int(first[-1] + count[-1])
+    return Samples(
+        samples.t_start[begin:end], samples.t_end[begin:end], samples.ray_id[begin:end] - low, first - begin, count
+    )

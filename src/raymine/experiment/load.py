@@ -39,13 +39,13 @@ class LoadedRun:
         return self.state.renderer()
 
 
-def load_run(run_folder: Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:
+def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:
     """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
 
     "best" falls back to the newest where no evaluation has named a best one. `RunError` for a folder that is no run, a
     run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
     """
-    run = RunDir.open(run_folder)
+    run = RunDir.open(Path(run_folder))
     config = run.read_config()
     found, notes = _pick(run, which)
     checkpoint.require(found, {"recipe": config.recipe, "config": model_digest(config)})
