@@ -173,7 +173,7 @@ def test_a_refused_request_leaves_no_trace(tmp_path: Path, scene: Path) -> None:
         request(scene, out, overrides={"field.grid.level": 3}), ConfigError, "field.grid.level", "field.grid.levels"
     )
     refused(request(scene, out, overrides={"field.grid.levels": "many"}), ConfigError, "field.grid.levels", "'many'")
-    huge = {"field.grid.levels": 32, "field.grid.features": 8, "field.grid.log2_entries": 24}
+    huge = {"field.grid.levels": 32, "field.grid.features": 8, "field.grid.log2_entries": 24, "field.grid.finest": 2048}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raymine.experiment.memory.available_bytes", lambda _: 8 << 30)
         refused(request(scene, out, overrides=huge), ResourceError, "GiB of memory on cpu, and 8.0 GiB is free")

@@ -6,7 +6,9 @@ so that it can come down again. Colour is a sigmoid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ from raymine.kernels.select.op import compact
 
 CAP = 15.0
 """Largest exponent of the density activation, forward and backward."""
+
+SEEN = 1e-5
+"""Opacity of a sample below which a renderer leaves it out: far less than half a level of an 8-bit picture."""
 
 
 class _CappedExp(torch.autograd.Function):
@@ -72,13 +77,8 @@ def visible_samples(
     field: Field, query: FieldInput, samples: Samples, stop: float = 1e-4, faint: float = 0.0
 ) -> tuple[Samples, FieldInput]:
     """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
-    features = None
-    with torch.no_grad():
-        if isinstance(field, KeepsFeatures):
-            raw, features = field.density_and_features(query.positions, query.time)
-        else:
-            raw = field.density(query.positions, query.time)
-        kept, index = subset(samples, visible(activate_density(raw), packed(samples), stop, faint))
+    density, features = density_pass(field, query)
+    kept, index = subset(samples, visible(density, packed(samples), stop, faint))
     return kept, FieldInput(
         query.positions[index],
         query.directions[index],
@@ -87,18 +87,62 @@ def visible_samples(
     )
 
 
+@torch.no_grad()
+def density_pass(field: Field, query: FieldInput) -> tuple[Tensor, Tensor | None]:
+    """Density [n] after activation, and what the field keeps of the work, if it does."""
+    if isinstance(field, KeepsFeatures):
+        raw, features = field.density_and_features(query.positions, query.time)
+        return activate_density(raw), features
+    return activate_density(field.density(query.positions, query.time)), None
+
+
+@torch.no_grad()
+def visible_in_rounds(
+    field: Field, rays: Rays, samples: Samples, stop: float, first_round: int = 32
+) -> tuple[Samples, FieldInput]:
+    """As `visible_samples` without a faint limit, asking the field about a ray only until it is opaque.
+
+    The first round asks about each ray's first samples, the next about twice as many of those rays still open.
+    """
+    place = torch.arange(len(samples), device=samples.ray_id.device) - samples.first[samples.ray_id]
+    length = samples.t_end - samples.t_start
+    density, optical = torch.zeros_like(length), length.new_zeros(samples.n_rays)
+    row = torch.zeros_like(samples.ray_id)
+    features: list[Tensor] = []
+    asked, low, high = 0, 0, first_round
+    while True:
+        is_open = optical <= -math.log(max(stop, 1e-30))
+        index = ((place >= low) & (place < high) & is_open[samples.ray_id]).nonzero()[:, 0]
+        if not len(index):
+            break
+        density[index], kept = density_pass(field, query_points(rays, _take(samples, index)))
+        optical.index_add_(0, samples.ray_id[index], density[index] * length[index])
+        if kept is not None:
+            row[index] = torch.arange(asked, asked + len(index), device=row.device)
+            features.append(kept)
+        asked, low, high = asked + len(index), high, 3 * high
+    seen, index = subset(samples, visible(density, packed(samples), stop, SEEN))
+    query = query_points(rays, seen)
+    return seen, replace(query, features=torch.cat(features)[row[index]]) if features else query
+
+
+def _take(samples: Samples, index: Tensor) -> Samples:
+    """Some rows; `first` and `count` still speak of the whole packing."""
+    return replace(samples, t_start=samples.t_start[index], t_end=samples.t_end[index], ray_id=samples.ray_id[index])
+
+
 @dataclass(frozen=True)
 class VolumeRenderer:
     """Renders any number of rays without a graph (see `contracts.Renderer`).
 
-    Rays are marched `chunk` at a time; the field is asked about `batch` samples at a time, whole rays together. A batch
-    whose activations stay in the processor's caches is several times quicker than one that does not.
+    Rays are marched `chunk` at a time, and followed in groups that hold about `batch` marched samples, so that memory
+    stays bounded; within a group the field is asked in rounds, and no further than a ray is open.
     """
 
     field: Field
     sampler: Sampler
     chunk: int = 1 << 13
-    batch: int = 1 << 15
+    batch: int = 1 << 18
     stop: float = 1e-4
 
     @torch.no_grad()
@@ -118,7 +162,7 @@ class VolumeRenderer:
         return Rendered(colour, opacity, depth, torch.empty(0, device=device))
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
-        samples, query = visible_samples(self.field, query_points(rays, samples), samples, self.stop)
+        samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
         output = self.field.forward(query)
         return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
 
@@ -128,7 +172,7 @@ def _groups(samples: Samples, batch: int) -> list[tuple[int, int]]:
     last = samples.first + samples.count
     cut = torch.nonzero(torch.diff(last // batch, append=last[-1:] // batch))[:, 0] + 1
     edges = [0, *cut.tolist(), samples.n_rays]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [(a, b) for a, b in itertools.pairwise(edges) if a < b]
 
 
 def _rows(samples: Samples, low: int, high: int) -> Samples:

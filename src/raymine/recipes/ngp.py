@@ -37,9 +37,10 @@ def _cpu(scene: Scene) -> TrainConfig:
         ),
         occupancy=OccupancyConfig(
             resolution=64,
-            step=min(side / 100, max(side / 300, 1.2 * pixel)),
-            cone=0.004 if unbounded else 0.0,
+            step=min(side / 100, max(side / (200 if unbounded else 300), 1.2 * pixel)),
+            cone=0.01 if unbounded else 0.0,
             cells=1 << 16,
+            decay=0.8,
             full_steps=64,
         ),
         batch=BatchConfig(samples=1 << 14, max_rays=1 << 13),

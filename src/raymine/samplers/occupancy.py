@@ -124,11 +124,6 @@ class OccupancySampler:
         low, high = (torch.tensor(side, device=cells.device) for side in (self.bounds.low, self.bounds.high))
         unit = (xyz + offset) * (2.0 / res) - 1.0
         points = (low + high) * 0.5 + unit * (high - low) * (0.5 * 2**level)
-        step = max(self.config.step, self.config.cone * self._typical_distance(level))
-        alpha = [-torch.expm1(-density(part) * step) for part in points.split(1 << 16)]
+        # The shortest step on every level: a longer one would call empty space far away occupied for ever.
+        alpha = [-torch.expm1(-density(part) * self.config.step) for part in points.split(1 << 16)]
         return torch.cat(alpha)
-
-    def _typical_distance(self, level: int) -> float:
-        """Half the side of a level's box: about how far from a camera near the centre its cells are."""
-        side = max(b - a for a, b in zip(self.bounds.low, self.bounds.high, strict=True))
-        return 0.5 * side * 2**level if self.bounds.unbounded else 0.0
