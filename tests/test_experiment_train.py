@@ -14,6 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fake_training import deterministic
+from killed_run import TINY
 from raymine import checkpoint
 from raymine.errors import ConfigError, RaymineError, ResourceError, RunError, SceneError
 from raymine.experiment import (
@@ -28,15 +30,6 @@ from raymine.experiment import (
 )
 from raymine.rundir import RunDir, list_runs
 from raymine.tracking import read_rows
-
-TINY = {
-    "field.grid.levels": 2,
-    "field.grid.log2_entries": 8,
-    "field.grid.finest": 32,
-    "occupancy.resolution": 8,
-    "occupancy.step": 0.2,
-    "batch.samples": 256,
-}
 
 
 def write_scene(folder: Path, shade: int = 200) -> Path:
@@ -101,10 +94,7 @@ def test_train_stop_resume_equals_unbroken_and_opens_for_looking(tmp_path: Path,
     assert a.scalars == b.scalars
     assert a.tensors.keys() == b.tensors.keys()
     assert all(torch.equal(a.tensors[name], b.tensors[name]) for name in a.tensors)
-    rows = [
-        [{k: v for k, v in row.items() if k not in ("elapsed", "seconds", "samples_per_second")} for row in rows]
-        for rows in (read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts"))
-    ]
+    rows = [deterministic(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("whole", "parts")]
     assert rows[0] == rows[1]
     loaded = load_run(tmp_path / "parts", device="cpu")
     assert loaded.step == 40
