@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from raymine.experiment import (
     Observers,
     ProgressObserver,
@@ -12,6 +14,7 @@ from raymine.experiment import (
     train,
 )
 from raymine.kernels import dispatch
+from raymine.scenes.builtin import builtin_scene
 
 from . import output
 
@@ -41,6 +44,9 @@ def narrated_train(request: TrainRequest) -> RunResult:
     """Train with everything worth knowing on stderr."""
     bar = ProgressObserver(console=output.messages())
     try:
+        if str(request.scene) == "builtin":
+            # Made on first use, in seconds; asked for here so that those seconds have a bar.
+            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
         return train(request, observer=Observers([Narrator(), bar]), progress=bar.loading)
     finally:
         bar.close()

@@ -14,7 +14,7 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
-from raymine.scenes.bank import ImageBank
+from raymine.scenes.bank import ImageBank, open_bank
 from raymine.step import TrainData
 
 from .request import TrainRequest
@@ -23,7 +23,8 @@ DEFAULT_STEPS = 20_000
 # A run is looked at this often; each look costs a second or so outside the training clock.
 _LOOKS = 4
 
-# Called with what is being loaded, how much of it is done, and how much there is.
+# Called with what is being loaded ("images" or KERNELS), how much of it is done, and how much there is.
+KERNELS = "kernels"
 LoadProgress = Callable[[str, int, int], None]
 
 
@@ -101,7 +102,6 @@ def scene_name(scene: str | Path) -> str:
 
 def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progress: LoadProgress | None) -> LoadedData:
     """Cameras and pixels of some frames of a scene; decodes (once per machine) what the image cache lacks."""
-    from ..scenes.bank import open_bank
 
     def report(done: int, total: int) -> None:
         if progress is not None:

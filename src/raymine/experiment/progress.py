@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .prepare import KERNELS
 from .request import RunResult
 
 Mode = Literal["auto", "live", "plain", "quiet"]
@@ -31,8 +32,11 @@ class ProgressObserver:
         self._held_out = ""
 
     def loading(self, what: str, done: int, total: int) -> None:
-        """Images being decoded: a bar in a terminal, one line at the end elsewhere."""
-        if self._mode == "live":
+        """Images being decoded: a bar in a terminal, one line at the end elsewhere. Kernels: a line when they begin."""
+        if what == KERNELS:
+            if done == 0 and self._mode != "quiet":
+                self._line("Getting the kernels ready; the first time on a machine they are compiled.")
+        elif self._mode == "live":
             if self._bar is None:
                 self._open_bar(f"Loading {what}", total)
             self._update(done, total, f"{done}/{total}")

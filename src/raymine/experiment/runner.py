@@ -23,7 +23,7 @@ from .loop import Evaluation, Job, Limits, Loop
 from .loopstate import LoopState
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
-from .prepare import LoadProgress, Prepared, held_out, open_data, prepare
+from .prepare import KERNELS, LoadProgress, Prepared, held_out, open_data, prepare
 from .quick import quick_psnr
 from .record import Record
 from .request import RunResult, TrainRequest
@@ -91,6 +91,8 @@ def _make_ready(
         state = create_state(config.train, loaded.train, seed=config.seed, device=device)
         frames = held_out(scene, config.schedule.evaluate_views)
         views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
+        if progress is not None:
+            progress(KERNELS, 0, 1)
         warmup(config.train, loaded.train, device)
     evaluate = None if views is None else _evaluator(scene, views, state)
     return _Work(prepared, loaded.train, loaded.bank.digest, state, evaluate)
