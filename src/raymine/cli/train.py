@@ -29,7 +29,7 @@ class Train:
     seed: int = 0
     """Decides every random draw; on a CPU the same seed gives the same model."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a GPU where there is one."""
+    """Where to train; auto takes the device with the fastest kernels, which is the CPU as yet."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False

@@ -12,6 +12,7 @@ from raymine import recipes
 from raymine.config import Every, RunConfig, Schedule, replace_fields
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
+from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
@@ -55,7 +56,10 @@ class LoadedData:
 def resolve_device(name: str) -> torch.device:
     """ "auto", "cpu", "cuda" or "cuda:N" as a device that is there; `ConfigError` when it is not."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        # The reference on a GPU loses to the kernels on a CPU: 25.6 dB on an H200 against 32 dB on two cores, after
+        # 60 s of the built-in scene. A GPU is the better choice once every op has a kernel for it.
+        fast = all(choice.backend == "gpu" for choice in dispatch.explain("cuda"))
+        name = "cuda" if fast and torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
