@@ -263,11 +263,16 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
         Image.new("RGB", (500, 500), (i, i, i)).save(tmp_path / f"{i}.png")
         files.append((tmp_path / f"{i}.png", 500, 500))
     now, most, lock, original = [0], [0], threading.Lock(), _bank_pack.decode
+    goal = [2]
 
     def slow(source):  # type: ignore[no-untyped-def]
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
+        # Long enough for as many as may to come together, also on a busy machine, and then for one too many.
+        deadline = time.monotonic() + 5
+        while most[0] < goal[0] and time.monotonic() < deadline:
+            time.sleep(0.005)
         time.sleep(0.02)
         try:
             return original(source)
@@ -278,6 +283,7 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
     monkeypatch.setattr(_bank_pack, "decode", slow)
     opened(scene_of(tmp_path, files), tmp_path, memory_budget=13 << 20, workers=8).close()
     assert most[0] == 2  # each takes just over 3,000,000 bytes
+    goal[0] = 8
     opened(scene_of(tmp_path, files), tmp_path / "2", workers=8).close()
     assert most[0] == 8
 

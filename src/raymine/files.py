@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, JSON, and what to tell the user when the disk says no.
+"""Files that are either whole or absent: atomic writes, JSON, locks, and what to tell a user when the disk says no.
 
 A file is written beside its target under a temporary name, flushed to the disk and renamed over the target, so that a
 reader (or a process killed at any moment) finds the old content or the new one, never a part. Imports only errors.
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from raymine.errors import ResourceError
 JSON = Any
 
 _TEMP_SUFFIX = ".raymine-tmp"
+# Windows locks are mandatory for the bytes they cover: a byte far behind the text keeps the text readable.
+_WINDOWS_OFFSET = 1 << 30
 
 
 def resource_error(error: OSError, what: str, path: Path) -> ResourceError:
@@ -125,3 +128,31 @@ def write_json(path: Path, value: JSON, what: str) -> None:
     data = json_bytes(value)
     with atomic_file(path, what) as file:
         file.write(data)
+
+
+if sys.platform == "win32":
+
+    def try_lock(descriptor: int) -> bool:
+        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
+        import msvcrt
+
+        os.lseek(descriptor, _WINDOWS_OFFSET, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        return True
+
+else:
+
+    def try_lock(descriptor: int) -> bool:
+        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
+        import fcntl
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from raymine.errors import RunError
-from raymine.files import resource_error
+from raymine.files import resource_error, try_lock
 
-# Windows locks are mandatory for the bytes they cover: a byte far behind the text keeps the text readable.
-_WINDOWS_OFFSET = 1 << 30
 # Someone who only looks whether a lock is held holds it for an instant; that must not look like an owner.
 _PATIENCE = 0.2
 
@@ -71,7 +68,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _try_lock(descriptor)
+        return not try_lock(descriptor)
     except OSError:
         return False
     finally:
@@ -95,7 +92,7 @@ def require_free(path: Path) -> None:
 
 def _lock_within(descriptor: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while not _try_lock(descriptor):
+    while not try_lock(descriptor):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -110,29 +107,3 @@ def _in_use(path: Path) -> RunError:
         f"The run {path.parent} is in use by {who}.",
         hint=f"Wait for it{stop} or give another folder with --out.",
     )
-
-
-if sys.platform == "win32":
-
-    def _try_lock(descriptor: int) -> bool:
-        import msvcrt
-
-        os.lseek(descriptor, _WINDOWS_OFFSET, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-        return True
-
-else:
-
-    def _try_lock(descriptor: int) -> bool:
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

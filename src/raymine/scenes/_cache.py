@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raymine.errors import ResourceError
+from raymine.files import try_lock
 
 _REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
 
@@ -72,28 +73,10 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
     """
     with open(path, "a+b") as file:
         patience: float | None = time.monotonic() + 0.25
-        while not _try_lock(file.fileno()):
+        while not try_lock(file.fileno()):
             if patience is not None and time.monotonic() > patience:
                 patience = None
                 if on_wait is not None:
                     on_wait()
             time.sleep(0.05)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
