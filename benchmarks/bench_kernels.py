@@ -103,8 +103,10 @@ def main() -> None:
     cases = {
         "hash_grid 16x2 2^19": hash_grid(65_536, GridSpec()),
         "hash_grid 8x4 2^15": hash_grid(65_536, GridSpec(levels=8, features=4, log2_entries=15, finest=512)),
-        "march": march_rays(8192),
-        "composite": composite_rays(8192),
+        "march, 1,024 rays": march_rays(1024),
+        "march, 8,192 rays": march_rays(8192),
+        "composite, 65 k samples": composite_rays(2048),
+        "composite, 260 k samples": composite_rays(8192),
     }
     who = machine()
     for op, (shapes, run) in cases.items():

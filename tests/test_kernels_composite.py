@@ -103,3 +103,17 @@ def test_errors_name_the_rule() -> None:
     density, colour, packed, background = ragged(4)
     with pytest.raises(ConfigError, match=r"`background` must have shape \[4, 3\], got \[3, 3\]"):
         composite(density, colour, packed, background[:3])
+
+
+@pytest.mark.parametrize("used", range(4))
+def test_gradient_through_one_result_alone(used: int) -> None:
+    density, colour, packed, background = ragged(40)
+    leaves = [x.clone().requires_grad_() for x in (density, colour, background)]
+    results = []
+    for backend in ("cpu", "reference"):
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            out = composite(leaves[0], leaves[1], packed, leaves[2])[used]
+            loss = (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum()
+            results.append(torch.autograd.grad(loss, leaves, allow_unused=True))
+    for got, expected in zip(*results, strict=True):
+        assert torch.allclose(got, torch.zeros_like(got) if expected is None else expected, rtol=1e-4, atol=2e-6)

@@ -36,7 +36,6 @@ kernel_lock = threading.RLock()
 """Held while a Numba kernel runs: each uses every core, and one of Numba's thread pools allows a single caller."""
 
 _forced: ContextVar[Backend | None] = ContextVar("raymine_backend", default=None)
-_announced: set[tuple[str, str, str]] = set()
 _log = logging.getLogger("raymine.kernels")
 
 
@@ -62,11 +61,16 @@ def force(backend: Backend) -> Iterator[None]:
 
 def choose(op: str, device: torch.device) -> Backend:
     """The backend for `op` on tensors of `device`."""
-    choice = explain_one(op, device.type)
-    key = (op, choice.device, choice.backend)
-    if key not in _announced:
-        _announced.add(key)
-        _log.debug("%s on %s runs on `%s`: %s", op, choice.device, choice.backend, choice.reason)
+    if _forced.get() is not None:
+        return explain_one(op, device.type).backend
+    return _usual(op, device.type)
+
+
+@cache
+def _usual(op: str, device: str) -> Backend:
+    """The unforced choice, logged the first time."""
+    choice = explain_one(op, device)
+    _log.debug("%s on %s runs on `%s`: %s", op, choice.device, choice.backend, choice.reason)
     return choice.backend
 
 

@@ -14,11 +14,17 @@ from torch import Tensor
 
 from raymine.kernels._numba import array, kernel, tasks
 
+HIDDEN = np.float32(-1.0)
+"""In place of a transmittance: the sample lies behind the early stop."""
+
+_ZERO = np.zeros(1, np.float32)
+
 
 @kernel
 def _forward(
-    density, colour, t_start, t_end, first, count, background, stop, out_colour, opacity, depth, weights, n_tasks
+    colour, t_start, t_end, first, count, background, stop, out_colour, opacity, depth, weights, after, n_tasks
 ):
+    """`after` holds exp(-s_i d_i) on entry, and the transmittance after each sample on return."""
     n = first.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):
@@ -27,17 +33,17 @@ def _forward(
             red = green = blue = total = distance = np.float32(0.0)
             for i in range(first[r], first[r] + count[r]):
                 if through < stop:
-                    weights[i] = np.float32(0.0)
+                    weights[i], after[i] = np.float32(0.0), HIDDEN
                     continue
-                keep = np.exp(-density[i] * (t_end[i] - t_start[i]))
+                keep = after[i]
                 w = through * (one - keep)
-                weights[i] = w
+                through *= keep
+                weights[i], after[i] = w, through
                 total += w
                 distance += w * (t_start[i] + t_end[i]) * np.float32(0.5)
                 red += w * colour[i, 0]
                 green += w * colour[i, 1]
                 blue += w * colour[i, 2]
-                through *= keep
             opacity[r], depth[r] = total, distance
             out_colour[r, 0] = red + (one - total) * background[r, 0]
             out_colour[r, 1] = green + (one - total) * background[r, 1]
@@ -46,38 +52,34 @@ def _forward(
 
 @kernel
 def _backward(
-    density, colour, t_start, t_end, first, count, background, stop, opacity, weights,
-    g_colour, g_opacity, g_depth, g_weights, to_density, to_colour, to_background, n_tasks,
+    colour, t_start, t_end, first, count, background, opacity, weights, after,
+    g_colour, g_opacity, g_depth, g_weights, has_opacity, has_depth, has_weights,
+    to_density, to_colour, to_background, n_tasks,
 ):  # fmt: skip
     n = first.shape[0]
     one, zero = np.float32(1.0), np.float32(0.0)
     for task in numba.prange(n_tasks):
         for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
             gr, gg, gb = g_colour[r, 0], g_colour[r, 1], g_colour[r, 2]
-            rest = g_opacity[r] - (gr * background[r, 0] + gg * background[r, 1] + gb * background[r, 2])
-            begin, end = first[r], first[r] + count[r]
+            rest = g_opacity[r * has_opacity] - (gr * background[r, 0] + gg * background[r, 1] + gb * background[r, 2])
             behind = zero
-            for i in range(begin, end):
-                v = gr * colour[i, 0] + gg * colour[i, 1] + gb * colour[i, 2] + rest + g_weights[i]
-                behind += weights[i] * (v + g_depth[r] * (t_start[i] + t_end[i]) * np.float32(0.5))
-            through = one
-            for i in range(begin, end):
-                w, length = weights[i], t_end[i] - t_start[i]
+            # From the far end, so that the sum over what lies behind a sample is at hand.
+            for i in range(first[r] + count[r] - 1, first[r] - 1, -1):
+                w = weights[i]
                 to_colour[i, 0], to_colour[i, 1], to_colour[i, 2] = w * gr, w * gg, w * gb
-                if through < stop:
+                if after[i] == HIDDEN:
                     to_density[i] = zero
                     continue
-                v = gr * colour[i, 0] + gg * colour[i, 1] + gb * colour[i, 2] + rest + g_weights[i]
-                v += g_depth[r] * (t_start[i] + t_end[i]) * np.float32(0.5)
-                behind -= w * v
-                through *= np.exp(-density[i] * length)
-                to_density[i] = length * (through * v - behind)
+                v = gr * colour[i, 0] + gg * colour[i, 1] + gb * colour[i, 2] + rest + g_weights[i * has_weights]
+                v += g_depth[r * has_depth] * (t_start[i] + t_end[i]) * np.float32(0.5)
+                to_density[i] = (t_end[i] - t_start[i]) * (after[i] * v - behind)
+                behind += w * v
             left = one - opacity[r]
             to_background[r, 0], to_background[r, 1], to_background[r, 2] = left * gr, left * gg, left * gb
 
 
 @kernel
-def _visible(density, t_start, t_end, first, count, stop, faint, keep, n_tasks):
+def _visible(passed, first, count, stop, faint, keep, n_tasks):
     n = first.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):
@@ -87,39 +89,49 @@ def _visible(density, t_start, t_end, first, count, stop, faint, keep, n_tasks):
                 if through < stop:
                     keep[i] = False
                     continue
-                pass_on = np.exp(-density[i] * (t_end[i] - t_start[i]))
-                keep[i] = one - pass_on >= faint
-                through *= pass_on
+                keep[i] = one - passed[i] >= faint
+                through *= passed[i]
 
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """density, colour, t_start, t_end, first, count, background."""
 
 
-def forward(rows: Rows, stop: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.composite`, without a graph."""
+def pass_on(density: Tensor, t_start: Tensor, t_end: Tensor) -> Tensor:
+    """[B] exp(-s_i d_i), by torch: its exponential is vectorised and takes a quarter of the time of Numba's."""
+    return torch.mul(density.detach(), t_start - t_end).exp_()
+
+
+def forward(rows: Rows, stop: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.composite`, without a graph; last, the transmittance [B] after each sample, for `backward`."""
     samples, rays = rows[0].shape[0], rows[4].shape[0]
     out = (
         np.empty((rays, 3), np.float32),
         np.empty(rays, np.float32),
         np.empty(rays, np.float32),
         np.empty(samples, np.float32),
+        array(pass_on(rows[0], rows[2], rows[3])),
     )
-    _forward(*(array(row) for row in rows), np.float32(stop), *out, tasks(rays, 64))
-    colour, opacity, depth, weights = (torch.from_numpy(part) for part in out)
-    return colour, opacity, depth, weights
+    _forward(*(array(row) for row in rows[1:]), np.float32(stop), *out, tasks(rays, 64))
+    colour, opacity, depth, weights, after = (torch.from_numpy(part) for part in out)
+    return colour, opacity, depth, weights, after
 
 
 def backward(
-    rows: Rows, stop: float, opacity: Tensor, weights: Tensor, grads: tuple[Tensor, Tensor, Tensor, Tensor]
+    rows: Rows, opacity: Tensor, weights: Tensor, after: Tensor, grads: tuple[Tensor | None, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of density [B], colour [B, 3] and background [R, 3]."""
+    """Gradients of density [B], colour [B, 3] and background [R, 3]; the three tensors are results of `forward`.
+
+    `grads` are those of colour, opacity, depth and weights. For an unused one of the last three, None, the kernel reads
+    the same zero again and again (index times 0) instead of an array of zeros.
+    """
     samples, rays = rows[0].shape[0], rows[4].shape[0]
     out = np.empty(samples, np.float32), np.empty((samples, 3), np.float32), np.empty((rays, 3), np.float32)
-    saved = (array(opacity), array(weights))
-    _backward(
-        *(array(row) for row in rows), np.float32(stop), *saved, *(array(g) for g in grads), *out, tasks(rays, 64)
-    )
+    inputs = (array(part) for part in (*rows[1:], opacity, weights, after))
+    to_result = np.zeros((rays, 3), np.float32) if grads[0] is None else array(grads[0])
+    others = (_ZERO if grad is None else array(grad) for grad in grads[1:])
+    used = (int(grad is not None) for grad in grads[1:])
+    _backward(*inputs, to_result, *others, *used, *out, tasks(rays, 64))
     return torch.from_numpy(out[0]), torch.from_numpy(out[1]), torch.from_numpy(out[2])
 
 
@@ -128,6 +140,6 @@ def visible(
 ) -> Tensor:
     """As `reference.visible`."""
     keep = np.empty(density.shape[0], np.bool_)
-    rows = (array(part) for part in (density, t_start, t_end, first, count))
+    rows = (array(part) for part in (pass_on(density, t_start, t_end), first, count))
     _visible(*rows, np.float32(stop), np.float32(faint), keep, tasks(first.shape[0], 64))
     return torch.from_numpy(keep)

@@ -79,16 +79,16 @@ class _Composite(torch.autograd.Function):
 
         rows = (density, colour, t_start, t_end, first, count, background)
         with dispatch.kernel_lock:
-            out = cpu.forward(rows, stop)
-        ctx.stop = stop
-        ctx.save_for_backward(*rows, out[1], out[3])
-        return out
+            *out, after = cpu.forward(rows, stop)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*rows, out[1], out[3], after)
+        return tuple(out)  # type: ignore[return-value]  # four tensors
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         from raymine.kernels.composite import cpu
 
-        *rows, opacity, weights = ctx.saved_tensors
+        *rows, opacity, weights, after = ctx.saved_tensors
         with dispatch.kernel_lock:
-            to_density, to_colour, to_background = cpu.backward(tuple(rows), ctx.stop, opacity, weights, grads)  # type: ignore[arg-type]
+            to_density, to_colour, to_background = cpu.backward(tuple(rows), opacity, weights, after, grads)
         return to_density, to_colour, None, None, None, None, to_background, None
