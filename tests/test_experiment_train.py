@@ -22,6 +22,7 @@ from raymine.experiment import (
     Replay,
     RunResult,
     SilentObserver,
+    StartInfo,
     StepInfo,
     TrainRequest,
     load_run,
@@ -234,6 +235,22 @@ def test_load_run_refuses_what_it_cannot_show(tmp_path: Path, scene: Path) -> No
     (scene / "transforms_train.json").write_text(text.replace("0.7", "0.9"))
     with pytest.raises(RunError, match="has changed since"):
         load_run(tmp_path / "run", device="cpu")
+
+
+def test_a_dynamic_scene_is_trained_with_a_warning(tmp_path: Path, scene: Path) -> None:
+    for split in ("train", "test"):
+        data = json.loads((scene / f"transforms_{split}.json").read_text())
+        for i, frame in enumerate(data["frames"]):
+            frame["time"] = i / 10
+        (scene / f"transforms_{split}.json").write_text(json.dumps(data))
+    seen: list[str] = []
+
+    class Keep(SilentObserver):
+        def on_start(self, info: StartInfo) -> None:
+            seen.extend(info.warnings)
+
+    assert train(request(scene, tmp_path / "run", steps=2), observer=Keep()).status == "finished"
+    assert any("the recipe ngp is static" in warning for warning in seen)
 
 
 def test_devices() -> None:

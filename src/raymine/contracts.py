@@ -183,29 +183,6 @@ class Rendered:
 
 
 @dataclass(frozen=True)
-class PixelBatch:
-    """Pixels drawn for a step: image, x, y [R] int64; rgba [R, 4] float in 0..1 (alpha 1 for opaque images).
-
-    `weight` [R] is 0 where a mask says that the pixel must not be learnt from, else 1.
-    """
-
-    image: Tensor
-    x: Tensor
-    y: Tensor
-    rgba: Tensor
-    weight: Tensor
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Samples a mining policy keeps. `index` [b] int64 ascending into the packed batch; None keeps all of them."""
-
-    index: Tensor | None
-    marched: int
-    kept: int
-
-
-@dataclass(frozen=True)
 class LossReport:
     """`total` is what is minimised (a 0-d tensor with a graph); `mse` [] is the plain colour error for PSNR."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -83,6 +83,9 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     """Load the scene and resolve the config; `stored` gives the limits of a resumed run where none are asked."""
     device = resolve_device(request.device)
     scene = load_scene(request.scene, downscale=request.downscale)
+    if scene.dynamic:
+        static = f"Frames carry a time, but the recipe {request.recipe} is static: what moves will be blurred."
+        scene = replace(scene, warnings=(*scene.warnings, static))
     train = replace_fields(recipes.build(request.recipe, scene, device.type), request.overrides)
     steps, max_seconds = _limits(request, stored)
     config = RunConfig(
