@@ -33,18 +33,19 @@ def _cpu(scene: Scene) -> TrainConfig:
     finest = min(2048, max(128, 2 ** round(math.log2(vertices))))
     return TrainConfig(
         field=HashFieldConfig(
-            grid=GridSpec(levels=8, features=4, log2_entries=17 if unbounded else 15, finest=finest), width=32
+            grid=GridSpec(levels=8, features=4, log2_entries=17 if unbounded else 16, finest=finest), width=32
         ),
         occupancy=OccupancyConfig(
             resolution=64,
             step=min(side / 100, max(side / (200 if unbounded else 300), 1.2 * pixel)),
             cone=0.01 if unbounded else 0.0,
             cells=1 << 16,
-            decay=0.8,
+            # Few updates reach a cell in a short run of a large scene; in a small one, forgetting fast eats thin parts.
+            decay=0.8 if unbounded else 0.95,
             full_steps=64,
         ),
         batch=BatchConfig(samples=1 << 14, max_rays=1 << 13),
-        optimiser=OptimiserConfig(lr=2e-2, final=0.1),
+        optimiser=OptimiserConfig(lr=2e-2, final=0.03),
         loss=LossConfig(kind="l2"),
         mining=MiningConfig(faint=1e-3),
     )
