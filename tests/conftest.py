@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numba
 import numpy as np
 import pytest
 import torch
+
+from bank_scenes import noise_scene
+from raymine.contracts import Scene
+from raymine.scenes import _bank_pack
 
 # Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
 torch.set_num_threads(1)
@@ -42,3 +48,23 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache."""
     monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Scene:
+    """A scene of six small images for the image bank."""
+    return noise_scene(tmp_path / "photos")
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the sources decoded so far."""
+    seen: list[str] = []
+    original = _bank_pack.decode
+
+    def counting(source):  # type: ignore[no-untyped-def]
+        seen.append(source.name)
+        return original(source)
+
+    monkeypatch.setattr(_bank_pack, "decode", counting)
+    return seen

@@ -16,30 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bank_scenes import bank_folder, noise, noise_scene, opened, packs, save, scene_of
+from bank_scenes import bank_folder, noise, opened, packs, save, scene_of
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, SceneError
 from raymine.scenes import _bank_io, _bank_pack
 from raymine.scenes.bank import open_bank
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Scene:
-    return noise_scene(tmp_path / "photos")
-
-
-@pytest.fixture
-def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the sources decoded so far."""
-    seen: list[str] = []
-    original = _bank_pack.decode
-
-    def counting(source):  # type: ignore[no-untyped-def]
-        seen.append(source.name)
-        return original(source)
-
-    monkeypatch.setattr(_bank_pack, "decode", counting)
-    return seen
 
 
 def test_a_second_opening_decodes_nothing(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:

@@ -11,29 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bank_scenes import bank_folder, noise, noise_scene, opened, packs, save
+from bank_scenes import bank_folder, noise, opened, packs, save
 from raymine.contracts import Scene
 from raymine.scenes import _bank_pack
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Scene:
-    return noise_scene(tmp_path / "photos")
-
-
-@pytest.fixture
-def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the sources decoded so far."""
-    seen: list[str] = []
-    original = _bank_pack.decode
-
-    def counting(source):  # type: ignore[no-untyped-def]
-        seen.append(source.name)
-        return original(source)
-
-    monkeypatch.setattr(_bank_pack, "decode", counting)
-    return seen
-
 
 CHILD = """
     import sys, time

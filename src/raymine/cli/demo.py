@@ -78,22 +78,14 @@ def orbit_views(evaluation: Evaluation) -> int:
 
 def render_orbit(loaded: LoadedRun, out: Path, count: int) -> Path:
     """An orbit of `count` views as video (or frames, without the `video` extra); where it is."""
-    from raymine.export import orbit, render_path
+    from raymine.export import orbit
 
-    from .render import default_target, write_views
+    from .render import default_target, views_along, write_views
 
     target = default_target(out / "export", "orbit")
     path = orbit(loaded.scene, count)
     with output.progress_bar("Rendering an orbit") as progress:
-        views = render_path(
-            loaded.renderer,
-            path,
-            loaded.scene.bounds,
-            background=loaded.scene.background or (0.0, 0.0, 0.0),
-            device=loaded.device,
-            progress=progress,
-        )
-        return write_views(views, target, ("colour",), count / VIDEO_SECONDS)[0]
+        return write_views(views_along(loaded, path, progress), target, ("colour",), count / VIDEO_SECONDS)[0]
 
 
 def _panel(out: Path, evaluation: Evaluation, orbit: Path, trained: float, total: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,7 @@ from . import output
 
 if TYPE_CHECKING:
     from raymine.contracts import Scene
+    from raymine.experiment import LoadedRun
     from raymine.export import CameraPath, FramePictures
     from raymine.export.video import Kind
 
@@ -48,7 +49,6 @@ class Render:
 
     def execute(self) -> int:
         from raymine.experiment import load_run
-        from raymine.export import render_path
 
         wanted = parse_size(self.size)
         loaded = load_run(self.run, which=self.checkpoint, device=self.device)
@@ -64,15 +64,7 @@ class Render:
         check_target(target)
         output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
         with output.progress_bar("Rendering") as progress:
-            views = render_path(
-                loaded.renderer,
-                path,
-                loaded.scene.bounds,
-                background=loaded.scene.background or (0.0, 0.0, 0.0),
-                device=loaded.device,
-                progress=progress,
-            )
-            written = write_views(views, target, kinds, self.fps)
+            written = write_views(views_along(loaded, path, progress), target, kinds, self.fps)
         for file in written:
             output.results().print(str(file), markup=False, soft_wrap=True)
         return 0
@@ -134,6 +126,20 @@ def check_target(target: Path) -> None:
         raise ConfigError(
             f"--out {target} is not empty; new frames would mix with what is there.", hint="Give a new or empty folder."
         )
+
+
+def views_along(loaded: LoadedRun, path: CameraPath, progress: Callable[[int, int], None]) -> Iterator[FramePictures]:
+    """The views of a trained run along `path`, over the scene's background (black for opaque scenes)."""
+    from raymine.export import render_path
+
+    return render_path(
+        loaded.renderer,
+        path,
+        loaded.scene.bounds,
+        background=loaded.scene.background or (0.0, 0.0, 0.0),
+        device=loaded.device,
+        progress=progress,
+    )
 
 
 def write_views(views: Iterator[FramePictures], target: Path, kinds: tuple[Kind, ...], fps: float) -> tuple[Path, ...]:

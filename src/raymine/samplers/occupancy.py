@@ -94,8 +94,7 @@ class OccupancySampler:
         if not self.swept:
             occupied = torch.ones_like(self.values, dtype=torch.bool)
         else:
-            limit = self.values.mean(-1, keepdim=True).clamp_max(self.config.threshold)
-            occupied = self.values > limit
+            occupied = self._above_limit(self.values)
         self._grid = self._pack(occupied.reshape(-1, res, res, res))
 
     def _pack(self, occupied: Tensor) -> Occupancy:
@@ -106,15 +105,15 @@ class OccupancySampler:
         n, half = self.values.shape[1], min(self.config.cells, self.values.shape[1]) // 2
         device = self.values.device
         anywhere = (words(seed, draw, Stream.OCCUPANCY_CELL, half, device) * n) >> 32
-        occupied = self._occupied_cells(level)
+        occupied = self._above_limit(self.values[level]).nonzero()[:, 0]
         if len(occupied) > half:
             pick = words(seed, draw, Stream.OCCUPANCY_CELL, 2 * half, device)[half:]
             occupied = occupied[(pick * len(occupied)) >> 32]
         return torch.cat((anywhere, occupied)).unique()
 
-    def _occupied_cells(self, level: int) -> Tensor:
-        limit = self.values[level].mean().clamp_max(self.config.threshold)
-        return (self.values[level] > limit).nonzero()[:, 0]
+    def _above_limit(self, values: Tensor) -> Tensor:
+        """[..., res^3] bool: never all False unless all values are equal, since the limit is at most the mean."""
+        return values > values.mean(-1, keepdim=True).clamp_max(self.config.threshold)
 
     def _visit(self, level: int, cells: Tensor, density: DensityFn, seed: int, draw: int) -> Tensor:
         """Opacity of one step at a random point of each cell, [n]."""
