@@ -7,7 +7,7 @@ import torch
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.adam.op import Rates, update
+from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.select.op import compact
 
 
@@ -90,3 +90,39 @@ def test_dispatch_falls_back_without_numba(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dispatch, "numba_problem", lambda: "Numba cannot be imported (nope)")
     choice = dispatch.explain_one("march", "cpu")
     assert (choice.backend, choice.reason) == ("reference", "Numba cannot be imported (nope)")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("beta1", [0.9, 0.0])
+@pytest.mark.parametrize("k", [0, 1, 300])
+def test_updating_rows_equals_a_sparse_update(backend: dispatch.Backend, beta1: float, k: int) -> None:
+    start, dense = torch.randn(500, 4), torch.zeros(500, 4)
+    rows = torch.randperm(500)[:k]
+    grad = torch.randn(k, 4)
+    grad[torch.rand(k) < 0.3, 1] = 0
+    dense[rows] = grad
+    rates = Rates(0.01, beta1, 0.99, 1e-15, 0.0, 3)
+    results = []
+    for by_rows in (False, True):
+        p, m, v = start.clone(), torch.full((500, 4), 0.1) if beta1 else None, torch.full((500, 4), 0.2)
+        with dispatch.force(backend):
+            if by_rows:
+                update_rows(p, rows, grad, m, v, rates)
+            else:
+                update(p, dense, m, v, rates, sparse=True)
+        results.append((p, v) if m is None else (p, m, v))
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert torch.equal(results[1][0] != start, dense != 0)
+
+
+def test_without_momentum_adam_moves_by_its_own_gradient() -> None:
+    p, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
+    with pytest.raises(ConfigError, match=r"`m` must be None just where beta1 is 0; beta1 is 0\.9"):
+        update(p, torch.ones(2), None, v, Rates(0.1, 0.9, 0.5, 1e-15, 0.0, 1))
+    for backend in ("reference", "cpu"):
+        p, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            update(p, torch.tensor([2.0, -1.0]), None, v, Rates(0.1, 0.0, 0.5, 1e-15, 0.0, 1))
+        # v = (4 + g^2) / 2, corrected by 1 / (1 - 0.5): 8 and 5.
+        assert p.tolist() == pytest.approx([1 - 0.2 / 8**0.5, 1 + 0.1 / 5**0.5])

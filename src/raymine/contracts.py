@@ -163,6 +163,12 @@ class FieldInput:
     time: Tensor | None = None
     features: Tensor | None = None
 
+    def rows(self, index: Tensor) -> FieldInput:
+        """The points at `index` [m]."""
+        time = None if self.time is None else self.time[index]
+        features = None if self.features is None else self.features[index]
+        return FieldInput(self.positions[index], self.directions[index], time, features)
+
 
 @dataclass(frozen=True)
 class FieldOutput:
@@ -184,10 +190,28 @@ class Rendered:
 
 @dataclass(frozen=True)
 class LossReport:
-    """`total` is what is minimised (a 0-d tensor with a graph); `mse` [] is the plain colour error for PSNR."""
+    """`total` is what is minimised (a 0-d tensor with a graph); `mse` [] is the plain colour error for PSNR.
+
+    `error` [R] is the mean square over the channels of each ray, before any weight.
+    """
 
     total: Tensor
     mse: Tensor
+    error: Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Samples chosen to train on: index [b] int64 into the batch; weight [b] multiplies their output gradients.
+
+    tau [] is how concentrated the gradients of this step were, budget [] how many samples were worth training on.
+    Places that turned out not to be needed have weight 0 (see `mining.capacity`).
+    """
+
+    index: Tensor
+    weight: Tensor
+    tau: Tensor
+    budget: Tensor
 
 
 @dataclass(frozen=True)
@@ -227,6 +251,30 @@ class KeepsFeatures(Protocol):
 
     def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """[n, 3] -> [n] density before activation, and [n, anything] features; neither has a graph."""
+        ...
+
+
+@runtime_checkable
+class SeesAlongRays(Protocol):
+    """A field that is quicker when asked about whole rays at once, since it stops where they are opaque."""
+
+    def infer(
+        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool
+    ) -> tuple[FieldOutput, Tensor]:
+        """Pre-activations [B] without a graph, and features [B, anything] for `FieldInput` (only without colour).
+
+        It is asked at midpoints. Density is `render.HIDDEN` where a sample is behind a transmittance below `stop` or
+        its own opacity is below `faint`.
+        """
+        ...
+
+
+@runtime_checkable
+class PullsBack(Protocol):
+    """A field that turns output gradients into parameter gradients quicker than autograd does."""
+
+    def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
+        """Set `.grad` of every parameter from gradients of the pre-activations: colour [n, 3], density [n]."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,11 @@ class LossConfig:
         if self.delta <= 0:
             raise ConfigError(f"loss `delta` must be positive, got {self.delta}.")
 
+    @property
+    def threshold(self) -> float:
+        """Where the loss turns linear; infinite for `l2`."""
+        return self.delta if self.kind == "huber" else math.inf
+
 
 def colour_loss(config: LossConfig, predicted: Tensor, target: Tensor, weight: Tensor) -> LossReport:
     """predicted, target [R, 3]; weight [R] (0 where a pixel is masked out). Differentiable in `predicted`."""
@@ -36,4 +42,5 @@ def colour_loss(config: LossConfig, predicted: Tensor, target: Tensor, weight: T
     else:
         size = error.abs()
         each = torch.where(size <= config.delta, 0.5 * squared, config.delta * (size - 0.5 * config.delta))
-    return LossReport((each * share).sum(), (squared.detach() * share).sum())
+    squared = squared.detach()
+    return LossReport((each * share).sum(), (squared * share).sum(), squared.mean(1))

@@ -14,12 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raymine.contracts import Field, FieldInput, FieldOutput, KeepsFeatures, Rays, Rendered, Sampler, Samples
+from raymine.contracts import (
+    Field,
+    FieldInput,
+    FieldOutput,
+    KeepsFeatures,
+    Rays,
+    Rendered,
+    Sampler,
+    Samples,
+    SeesAlongRays,
+)
 from raymine.kernels.composite.op import Packed, composite, visible
+from raymine.kernels.judge.op import CAP
+from raymine.kernels.ngp_step.op import HIDDEN as HIDDEN
 from raymine.kernels.select.op import compact
-
-CAP = 15.0
-"""Largest exponent of the density activation, forward and backward."""
 
 SEEN = 1e-5
 """Opacity of a sample below which a renderer leaves it out: far less than half a level of an 8-bit picture."""
@@ -73,18 +82,39 @@ def composite_output(output: FieldOutput, samples: Samples, background: Tensor, 
     return Rendered(*composite(density, colour, packed(samples), background, stop))
 
 
+@torch.no_grad()
 def visible_samples(
-    field: Field, query: FieldInput, samples: Samples, stop: float = 1e-4, faint: float = 0.0
+    field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0
 ) -> tuple[Samples, FieldInput]:
     """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
-    density, features = density_pass(field, query)
+    if isinstance(field, SeesAlongRays):
+        output, features = field.infer(rays, samples, stop, faint, colour=False)
+        kept, index = subset(samples, output.density != HIDDEN)
+        return kept, replace(query_points(rays, kept), features=features[index])
+    query = query_points(rays, samples)
+    density, found = density_pass(field, query)
     kept, index = subset(samples, visible(density, packed(samples), stop, faint))
-    return kept, FieldInput(
-        query.positions[index],
-        query.directions[index],
-        None if query.time is None else query.time[index],
-        None if features is None else features[index],
-    )
+    return kept, replace(query, features=found).rows(index)
+
+
+@torch.no_grad()
+def first_look(field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0) -> FieldOutput:
+    """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more."""
+    if isinstance(field, SeesAlongRays):
+        return field.infer(rays, samples, stop, faint, colour=True)[0]
+    query = query_points(rays, samples)
+    density, features = density_pass(field, query)
+    index = visible(density, packed(samples), stop, faint).nonzero()[:, 0]
+    seen = field.forward(replace(query, features=features).rows(index))
+    colour = seen.colour.new_zeros(len(samples), 3)
+    raw = seen.density.new_full((len(samples),), HIDDEN)
+    colour[index], raw[index] = seen.colour, seen.density
+    return FieldOutput(colour, raw)
+
+
+def take(samples: Samples, index: Tensor) -> Samples:
+    """Some rows; `first` and `count` still speak of the whole packing."""
+    return replace(samples, t_start=samples.t_start[index], t_end=samples.t_end[index], ray_id=samples.ray_id[index])
 
 
 @torch.no_grad()
@@ -115,7 +145,7 @@ def visible_in_rounds(
         index = ((place >= low) & (place < high) & is_open[samples.ray_id]).nonzero()[:, 0]
         if not len(index):
             break
-        density[index], kept = density_pass(field, query_points(rays, _take(samples, index)))
+        density[index], kept = density_pass(field, query_points(rays, take(samples, index)))
         optical.index_add_(0, samples.ray_id[index], density[index] * length[index])
         if kept is not None:
             row[index] = torch.arange(asked, asked + len(index), device=row.device)
@@ -124,11 +154,6 @@ def visible_in_rounds(
     seen, index = subset(samples, visible(density, packed(samples), stop, SEEN))
     query = query_points(rays, seen)
     return seen, replace(query, features=torch.cat(features)[row[index]]) if features else query
-
-
-def _take(samples: Samples, index: Tensor) -> Samples:
-    """Some rows; `first` and `count` still speak of the whole packing."""
-    return replace(samples, t_start=samples.t_start[index], t_end=samples.t_end[index], ray_id=samples.ray_id[index])
 
 
 @dataclass(frozen=True)
@@ -162,6 +187,9 @@ class VolumeRenderer:
         return Rendered(colour, opacity, depth, torch.empty(0, device=device))
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
+        if isinstance(self.field, SeesAlongRays):
+            output = first_look(self.field, rays, samples, self.stop, SEEN)
+            return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
         samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
         output = self.field.forward(query)
         return composite_output(output, samples, background.expand(len(rays), 3), self.stop)

@@ -22,6 +22,9 @@ class Train:
     """What to train."""
     mining: str | None = None
     """Which samples to train on: `none` (all) or `prune` (only visible ones). The recipe's choice if not given."""
+    pixels: str | None = None
+    """Which pixels to look at: `uniform`, `error` (where rays were wrong), `edges` or `error+edges`. The recipe's
+    choice if not given."""
     steps: int | None = None
     """Stop after this many steps. The recipe's own number if neither limit is given."""
     max_seconds: float | None = None
@@ -55,7 +58,11 @@ class Train:
             seed=self.seed,
             device=self.device,
             downscale=self.downscale,
-            overrides={} if self.mining is None else {"mining.policy": self.mining},
+            overrides={
+                name: value
+                for name, value in (("mining.policy", self.mining), ("pixels.policy", self.pixels))
+                if value is not None
+            },
             command=("raymine", *sys.argv[1:]),
         )
         result = narrated_train(request)

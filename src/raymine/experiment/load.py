@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from raymine import checkpoint
 from raymine.config import RunConfig, model_digest
 from raymine.contracts import Renderer, Scene
 from raymine.errors import RunError
+from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
@@ -58,8 +59,10 @@ def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest"
         )
     # No pixel is needed to rebuild a state: only where the scene lies.
     data = TrainData(CameraRig(scene, (), target), _NoImages(), scene.bounds, scene.background)
-    state = create_state(config.train, data, seed=config.seed, device=target)
-    state.restore(found.tensors, found.scalars)
+    # Nor does looking need to know which pixels training would draw next.
+    state = create_state(replace(config.train, pixels=PixelConfig()), data, seed=config.seed, device=target)
+    tensors = {name: value for name, value in found.tensors.items() if not name.startswith("pixels.")}
+    state.restore(tensors, found.scalars)
     return LoadedRun(run, config, scene, state, found.step, target, notes)
 
 

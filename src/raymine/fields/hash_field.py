@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import Bounds, FieldInput, FieldOutput
+from raymine.contracts import Bounds, FieldInput, FieldOutput, Rays, Samples
 from raymine.errors import ConfigError
-from raymine.fields.contraction import to_unit_cube
-from raymine.fields.harmonics import WIDTH, harmonics
+from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.ngp_step.op import WIDTH, Box, Network, harmonics, infer, to_unit_cube, train
 from raymine.kernels.philox.op import Stream, uniform
 
 
@@ -57,8 +57,7 @@ class HashField(nn.Module):
 
     def encode(self, positions: Tensor, known: Tensor | None = None) -> Tensor:
         """[n, 3] world positions -> [n, levels * features]; `known` is the same from an earlier pass."""
-        cube = to_unit_cube(positions, self.low, self.high, self.unbounded)
-        return encode(cube, self.table, self.config.grid, known)
+        return encode(to_unit_cube(positions, self._box()), self.table, self.config.grid, known)
 
     def geometry(self, encoding: Tensor) -> Tensor:
         """[n, levels * features] -> [n, geometry]; column 0 is the density pre-activation."""
@@ -73,6 +72,31 @@ class HashField(nn.Module):
         """As `density`, with the encoding kept for `forward` (see `contracts.KeepsFeatures`)."""
         encoding = self.encode(positions)
         return self.geometry(encoding)[:, 0], encoding
+
+    def infer(
+        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool
+    ) -> tuple[FieldOutput, Tensor]:
+        """See `contracts.SeesAlongRays`."""
+        packed = Packed(samples.t_start, samples.t_end, samples.first, samples.count)
+        out = infer(self._network(), rays.origins, rays.directions, packed, stop, faint, colour=colour)
+        return FieldOutput(out.colour, out.density), out.features
+
+    @torch.no_grad()
+    def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
+        """See `contracts.PullsBack`. The table's gradient is sparse."""
+        found = train(self._network(), query.positions, query.directions, colour, density)
+        for weight, grad in zip((*self.density_layers, *self.colour_layers), found.layers, strict=True):
+            weight.grad = grad
+        self.table.grad = torch.sparse_coo_tensor(
+            found.rows[None], found.values, self.table.shape, is_coalesced=True, check_invariants=False
+        )
+
+    def _box(self) -> Box:
+        return Box(self.low, self.high, self.unbounded)
+
+    def _network(self) -> Network:
+        layers = tuple(self.density_layers), tuple(self.colour_layers)
+        return Network(self.table, self.config.grid, *layers, self._box())
 
     def forward(self, query: FieldInput) -> FieldOutput:
         geometry = self.geometry(self.encode(query.positions, query.features))

@@ -28,6 +28,11 @@ def device_function(function: Kernel) -> Kernel:
     return numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy", inline="never")(function)
 
 
+def inlined_function(function: Kernel) -> Kernel:
+    """Compile a helper into its caller, so that arguments that are constants there stay constants."""
+    return numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy", inline="always")(function)
+
+
 def array(tensor: Tensor) -> np.ndarray:
     """A contiguous NumPy view (or copy, when strided) of a CPU tensor, without its graph."""
     return tensor.detach().contiguous().numpy()

@@ -27,8 +27,10 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "hash_grid": ("reference", "cpu"),
     "march": ("reference", "cpu"),
     "composite": ("reference", "cpu"),
+    "judge": ("reference", "cpu"),
     "select": ("reference", "cpu"),
     "adam": ("reference", "cpu"),
+    "ngp_step": ("reference", "cpu"),
 }
 """What each op offers. An op that lists a backend must pass the comparison tests on it."""
 

@@ -45,7 +45,7 @@ def _cpu(scene: Scene) -> TrainConfig:
             full_steps=64,
         ),
         batch=BatchConfig(samples=1 << 14, max_rays=1 << 13),
-        optimiser=OptimiserConfig(lr=2e-2, final=0.03),
+        optimiser=OptimiserConfig(lr=2e-2, final=0.03, table_beta1=0.0),
         loss=LossConfig(kind="l2"),
         mining=MiningConfig(faint=1e-3),
     )

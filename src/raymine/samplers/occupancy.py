@@ -82,9 +82,12 @@ class OccupancySampler:
             draw = step * self.bounds.levels + level
             cells = torch.arange(n, device=self.values.device) if young else self._some_cells(level, seed, draw)
             alpha = self._visit(level, cells, density, seed, draw)
-            old = self.values[level, cells]
             # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
-            self.values[level, cells] = torch.maximum(old * self.config.decay, alpha) if self.swept else alpha
+            decay = self.config.decay if self.swept else 0.0
+            values = self.values[level]
+            # A cell may be listed twice: it decays once, since both write the same, and takes the larger value.
+            values[cells] = values[cells] * decay
+            values.scatter_reduce_(0, cells, alpha, "amax")
         self.swept = True
         self.refresh()
 
@@ -101,15 +104,16 @@ class OccupancySampler:
         return pack(occupied, self.bounds.low, self.bounds.high)
 
     def _some_cells(self, level: int, seed: int, draw: int) -> Tensor:
-        """Half drawn anywhere, half among the occupied cells."""
-        n, half = self.values.shape[1], min(self.config.cells, self.values.shape[1]) // 2
+        """Half spread over all cells, half over the occupied ones: every so manieth from a random start."""
+        n, half = self.values.shape[1], max(1, min(self.config.cells, self.values.shape[1]) // 2)
         device = self.values.device
-        anywhere = (words(seed, draw, Stream.OCCUPANCY_CELL, half, device) * n) >> 32
+        start = words(seed, draw, Stream.OCCUPANCY_CELL, 2, device)
+        place = torch.arange(half, device=device)
+        anywhere = (place * n + ((start[0] * n) >> 32)) // half % n
         occupied = self._above_limit(self.values[level]).nonzero()[:, 0]
         if len(occupied) > half:
-            pick = words(seed, draw, Stream.OCCUPANCY_CELL, 2 * half, device)[half:]
-            occupied = occupied[(pick * len(occupied)) >> 32]
-        return torch.cat((anywhere, occupied)).unique()
+            occupied = occupied[(place * len(occupied) + ((start[1] * len(occupied)) >> 32)) // half]
+        return torch.cat((anywhere, occupied))
 
     def _above_limit(self, values: Tensor) -> Tensor:
         """[..., res^3] bool: never all False unless all values are equal, since the limit is at most the mean."""

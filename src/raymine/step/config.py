@@ -9,6 +9,7 @@ from raymine.errors import ConfigError
 from raymine.fields import HashFieldConfig
 from raymine.losses import LossConfig
 from raymine.mining import MiningConfig
+from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step.optimiser import OptimiserConfig
 
@@ -39,4 +40,5 @@ class TrainConfig:
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     mining: MiningConfig = dataclasses.field(default_factory=MiningConfig)
+    pixels: PixelConfig = dataclasses.field(default_factory=PixelConfig)
     random_background: bool = True

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels.adam.op import Rates, update
+from raymine.kernels.adam.op import Rates, update, update_rows
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class OptimiserConfig:
     """Adam. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
 
     decay: L2 on the networks; hash tables have none, and their entries without a gradient are skipped.
+    table_beta1: beta1 of hash tables. An entry is touched too rarely for its momentum to mean much, and 0 saves a third
+    of the memory traffic of an update.
     """
 
     lr: float = 1e-2
@@ -26,6 +28,7 @@ class OptimiserConfig:
     beta2: float = 0.99
     eps: float = 1e-15
     decay: float = 1e-6
+    table_beta1: float = 0.9
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and 0 < self.final <= 1 and self.warmup >= 0):
@@ -33,10 +36,11 @@ class OptimiserConfig:
                 "the optimiser needs lr > 0, 0 < final <= 1 and warmup >= 0; "
                 f"got {self.lr}, {self.final} and {self.warmup}."
             )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0 and self.decay >= 0):
+        betas = (self.beta1, self.beta2, self.table_beta1)
+        if not (all(0 <= beta < 1 for beta in betas) and self.eps > 0 and self.decay >= 0):
             raise ConfigError(
-                "the optimiser needs 0 <= beta1, beta2 < 1, eps > 0 and decay >= 0; "
-                f"got {self.beta1}, {self.beta2}, {self.eps} and {self.decay}."
+                "the optimiser needs 0 <= beta1, beta2, table_beta1 < 1, eps > 0 and decay >= 0; "
+                f"got {', '.join(map(str, betas))}, {self.eps} and {self.decay}."
             )
 
     def rate_at(self, step: int, horizon: int) -> float:
@@ -51,13 +55,17 @@ class Optimiser:
     def __init__(self, config: OptimiserConfig, parameters: Mapping[str, Tensor]) -> None:
         self.config = config
         self.parameters = dict(parameters)
-        self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items() if self._beta1(name) > 0}
         self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.updates = 0
 
+    def _beta1(self, name: str) -> float:
+        return self.config.table_beta1 if name.endswith("table") else self.config.beta1
+
     def finite(self) -> bool:
         """Whether every gradient is finite: one sum each, since a sum is finite only if nothing in it is not."""
-        total = sum(p.grad.sum() for p in self.parameters.values() if p.grad is not None)
+        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        total = sum(grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
         return bool(torch.isfinite(torch.as_tensor(total)))
 
     def clear(self) -> None:
@@ -73,6 +81,10 @@ class Optimiser:
             if parameter.grad is None:
                 continue
             sparse = name.endswith("table")
-            rates = Rates(rate, c.beta1, c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates)
-            update(parameter, parameter.grad, self.first[name], self.second[name], rates, sparse=sparse)
+            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates)
+            if parameter.grad.is_sparse:
+                rows, grad = parameter.grad._indices()[0], parameter.grad._values()
+                update_rows(parameter, rows, grad, self.first.get(name), self.second[name], rates)
+                continue
+            update(parameter, parameter.grad, self.first.get(name), self.second[name], rates, sparse=sparse)
         self.clear()

@@ -10,6 +10,8 @@ from torch import Tensor
 from raymine.contracts import Renderer
 from raymine.errors import CheckpointError
 from raymine.fields import HashField
+from raymine.mining import Miner
+from raymine.pixels import PixelSampler
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancySampler
 from raymine.step.config import TrainConfig
@@ -20,16 +22,26 @@ Scalars: TypeAlias = "dict[str, int | float | bool]"
 
 
 class TrainState:
-    """Field, optimiser, occupancy grid, step counter, ray budget and schedule horizon.
+    """Field, optimiser, occupancy grid, miner, pixel sampler, step counter, ray budget and schedule horizon.
 
     Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
     learning-rate schedule is laid out for; the loop owns it.
     """
 
-    def __init__(self, config: TrainConfig, field: HashField, sampler: OccupancySampler, seed: int) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        field: HashField,
+        sampler: OccupancySampler,
+        pixels: PixelSampler,
+        miner: Miner | None,
+        seed: int,
+    ) -> None:
         self.config = config
         self.field = field
         self.sampler = sampler
+        self.pixels = pixels
+        self.miner = miner
         self.seed = seed
         self.optimiser = Optimiser(config.optimiser, dict(field.named_parameters()))
         self.step = 0
@@ -46,6 +58,9 @@ class TrainState:
         out |= {f"adam.first.{name}": value for name, value in self.optimiser.first.items()}
         out |= {f"adam.second.{name}": value for name, value in self.optimiser.second.items()}
         out["occupancy.values"] = self.sampler.values
+        if self.miner is not None:
+            out |= {f"miner.{name}": value for name, value in self.miner.tensors().items()}
+        out |= {f"pixels.{name}": value for name, value in self.pixels.tensors().items()}
         return out
 
     def scalars(self) -> Scalars:
@@ -93,4 +108,8 @@ class TrainState:
 def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: torch.device) -> TrainState:
     """A fresh state: parameters are a function of the seed."""
     field = HashField(config.field, data.bounds, seed).to(device)
-    return TrainState(config, field, OccupancySampler(config.occupancy, data.bounds, device), seed)
+    sampler = OccupancySampler(config.occupancy, data.bounds, device)
+    hard = config.mining.policy == "hard"
+    # A run opened for looking has no images.
+    miner = Miner(config.mining.hard, images=max(1, len(data.rig)), device=device) if hard else None
+    return TrainState(config, field, sampler, PixelSampler(config.pixels, data.images), miner, seed)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from raymine.contracts import Rays, StepReport
+from raymine.contracts import (
+    Field,
+    FieldInput,
+    FieldOutput,
+    LossReport,
+    PullsBack,
+    Rays,
+    Samples,
+    Selection,
+    StepReport,
+)
+from raymine.kernels.judge.op import Wanted, judge
 from raymine.kernels.philox.op import Stream, uniform
 from raymine.losses import colour_loss
-from raymine.pixels import draw_backgrounds, draw_uniform
-from raymine.render import activate_density, composite_output, query_points, visible_samples
+from raymine.pixels import Pixels, draw_backgrounds
+from raymine.render import activate_density, composite_output, first_look, packed, query_points, take, visible_samples
 from raymine.step.data import TrainData
 from raymine.step.state import TrainState
 
@@ -19,16 +32,14 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
     config, step = state.config, state.step
     if state.sampler.due(step):
         update_occupancy(state)
-    rays, target, weight, background = draw_batch(state, data)
+    batch = draw_batch(state, data)
+    rays = batch.rays
     jitter = uniform(state.seed, step, Stream.JITTER, (len(rays),), state.device)
     samples = state.sampler.sample(rays, jitter)
     marched = len(samples)
-    trained, query = samples, query_points(rays, samples)
-    if config.mining.policy == "prune":
-        trained, query = visible_samples(state.field, query, samples, config.mining.stop, config.mining.faint)
-    rendered = composite_output(state.field.forward(query), trained, background, config.mining.stop)
-    loss = colour_loss(config.loss, rendered.colour, target, weight)
-    loss.total.backward()
+    loss, trained, extra = backward(state, rays, samples, batch.wanted)
+    if state.pixels.learns:
+        state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
 
     finite = bool(torch.isfinite(loss.total)) and state.optimiser.finite()
     rate = config.optimiser.rate_at(step, state.horizon)
@@ -38,21 +49,72 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
         state.optimiser.clear()
     state.step += 1
     state.rays = next_ray_count(state, len(rays), marched)
-    return StepReport(step, float(loss.total.detach()), float(loss.mse), len(rays), marched, len(trained), rate, finite)
+    return StepReport(
+        step, float(loss.total.detach()), float(loss.mse), len(rays), marched, trained, rate, finite, extra
+    )
 
 
-def draw_batch(state: TrainState, data: TrainData) -> tuple[Rays, Tensor, Tensor, Tensor]:
-    """Rays, their target colours [R, 3] and mask weights [R], and the background [R, 3] both are seen over."""
-    image, y, x = draw_uniform(data.sizes, state.rays, state.seed, state.step)
-    rgba, weight = data.images.gather(image, y, x)
+def backward(
+    state: TrainState, rays: Rays, samples: Samples, wanted: Wanted
+) -> tuple[LossReport, int, dict[str, float]]:
+    """Loss of the rays and its gradient in the parameters, through the samples that the policy trains on."""
+    mining = state.config.mining
+
+    def objective(output: FieldOutput, samples: Samples) -> LossReport:
+        rendered = composite_output(output, samples, wanted.background, mining.stop)
+        return colour_loss(state.config.loss, rendered.colour, wanted.colour, wanted.weight)
+
+    if state.miner is None:
+        if mining.policy == "prune":
+            samples, query = visible_samples(state.field, rays, samples, mining.stop, mining.faint)
+        else:
+            query = query_points(rays, samples)
+        loss = objective(state.field.forward(query), samples)
+        loss.total.backward()
+        return loss, len(samples), {}
+    first = first_look(state.field, rays, samples, mining.stop, mining.faint)
+    found = judge(first.colour, first.density, packed(samples), wanted, state.config.loss.threshold, mining.stop)
+    chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
+    if len(chosen.index):
+        train_chosen(state.field, query_points(rays, take(samples, chosen.index)), found.gradient, chosen)
+    mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
+    loss = LossReport(found.loss.sum(), mse, found.error)
+    return loss, len(chosen.index), {"tau": float(chosen.tau), "budget": float(chosen.budget)}
+
+
+def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection) -> None:
+    """Send the gradients [B, 4] of the chosen samples, weighted, back into the parameters."""
+    part = gradient[chosen.index] * chosen.weight[:, None]
+    colour, density = part[:, :3].contiguous(), part[:, 3].contiguous()
+    if isinstance(field, PullsBack):
+        field.pull_back(query, colour, density)
+    else:
+        output = field.forward(query)
+        torch.autograd.backward((output.colour, output.density), (colour, density))
+
+
+class Batch(NamedTuple):
+    """The rays of a step, what they should show, and the pixels [R] (on the CPU) that they go through."""
+
+    pixels: Pixels
+    rays: Rays
+    wanted: Wanted
+
+
+def draw_batch(state: TrainState, data: TrainData) -> Batch:
+    """The batch of the present step. A weight is that of the mask times that of the draw, where it has one."""
+    pixels, importance = state.pixels.draw(state.rays, state.seed, state.step)
+    rgba, weight = data.images.gather(*pixels)
+    if importance is not None:
+        weight = weight * importance
     rgba, weight = rgba.to(state.device), weight.to(state.device)
     if state.config.random_background:
         background = draw_backgrounds(len(rgba), state.seed, state.step, state.device)
     else:
         background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
     target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
-    rays = data.rig.rays_for_pixels(image.to(state.device), x.to(state.device), y.to(state.device))
-    return rays, target, weight, background
+    image, y, x = (part.to(state.device) for part in pixels)
+    return Batch(pixels, data.rig.rays_for_pixels(image, x, y), Wanted(target, background, weight))
 
 
 @torch.no_grad()

@@ -19,14 +19,45 @@ def _update(p, g, m, v, step, b1, b2, eps, decay, scale2, sparse, n_tasks):
             if sparse and g[i] == 0:
                 continue
             grad = g[i] + decay * p[i]
-            m[i] = b1 * m[i] + (one - b1) * grad
+            mean = grad
+            if b1 != 0:
+                mean = b1 * m[i] + (one - b1) * grad
+                m[i] = mean
             v[i] = b2 * v[i] + (one - b2) * grad * grad
-            p[i] -= step * m[i] / (np.sqrt(v[i] * scale2) + eps)
+            p[i] -= step * mean / (np.sqrt(v[i] * scale2) + eps)
 
 
-def update(parameter: Tensor, grad: Tensor, m: Tensor, v: Tensor, rates: Rates, sparse: bool) -> None:
+@kernel
+def _update_rows(p, rows, g, m, v, step, b1, b2, eps, scale2, n_tasks):
+    n = rows.shape[0]
+    one = np.float32(1.0)
+    for task in numba.prange(n_tasks):
+        for k in range(task * n // n_tasks, (task + 1) * n // n_tasks):
+            row = rows[k]
+            for f in range(g.shape[1]):
+                grad = g[k, f]
+                if grad != 0:
+                    mean = grad
+                    if b1 != 0:
+                        mean = b1 * m[row, f] + (one - b1) * grad
+                        m[row, f] = mean
+                    v[row, f] = b2 * v[row, f] + (one - b2) * grad * grad
+                    p[row, f] -= step * mean / (np.sqrt(v[row, f] * scale2) + eps)
+
+
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
+    """As `reference.update_rows`."""
+    # Where there is no first moment the kernel leaves its place alone; the second stands in it.
+    p, r, g, m1, v1 = (part.detach().numpy() for part in (parameter, rows, grad, v if m is None else m, v))
+    step = rates.lr / (1 - rates.beta1**rates.count)
+    scale2 = 1 / (1 - rates.beta2**rates.count)
+    numbers = (np.float32(x) for x in (step, rates.beta1, rates.beta2, rates.eps, scale2))
+    _update_rows(p, r, g, m1, v1, *numbers, tasks(r.shape[0], 1024))
+
+
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
     """As `reference.update`."""
-    p, g, m1, v1 = (part.detach().reshape(-1).numpy() for part in (parameter, grad, m, v))
+    p, g, m1, v1 = (part.detach().reshape(-1).numpy() for part in (parameter, grad, v if m is None else m, v))
     step = rates.lr / (1 - rates.beta1**rates.count)
     scale2 = 1 / (1 - rates.beta2**rates.count)
     numbers = (np.float32(x) for x in (step, rates.beta1, rates.beta2, rates.eps, rates.decay, scale2))

@@ -5,6 +5,7 @@ With gradient g, moments m and v, rates b1 and b2, step count n (from 1) and dec
     g += decay * p;   m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
     p -= lr * (m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps)
 
+With b1 = 0 there is no first moment: m is None, and its place is taken by g (RMSprop with a corrected start).
 With `sparse`, elements whose gradient is exactly 0 keep p, m and v as they are (hash entries nobody touched).
 """
 
@@ -27,14 +28,24 @@ class Rates(NamedTuple):
     count: int  # type: ignore[assignment]  # shadows a method of tuple
 
 
-def update(parameter: Tensor, grad: Tensor, m: Tensor, v: Tensor, rates: Rates, sparse: bool) -> None:
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
     """In place."""
     live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
     g = grad + rates.decay * parameter
-    new_m = rates.beta1 * m + (1 - rates.beta1) * g
+    new_m = g if m is None else rates.beta1 * m + (1 - rates.beta1) * g
     new_v = rates.beta2 * v + (1 - rates.beta2) * g * g
     scale1, scale2 = 1 / (1 - rates.beta1**rates.count), 1 / (1 - rates.beta2**rates.count)
     new_p = parameter - rates.lr * (new_m * scale1) / ((new_v * scale2).sqrt() + rates.eps)
     parameter.copy_(torch.where(live, new_p, parameter))
-    m.copy_(torch.where(live, new_m, m))
+    if m is not None:
+        m.copy_(torch.where(live, new_m, m))
     v.copy_(torch.where(live, new_v, v))
+
+
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
+    """In place; as `update` with `sparse` and a gradient that is 0 outside of `rows`. Decay has no place here."""
+    part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
+    update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
+    parameter[rows], v[rows] = part, second
+    if m is not None and first is not None:
+        m[rows] = first

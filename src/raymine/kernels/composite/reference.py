@@ -18,7 +18,8 @@ from torch import Tensor
 def transmittance(density: Tensor, length: Tensor, ray_id: Tensor, first: Tensor) -> Tensor:
     """[B] T_i. Sums run in float64, where subtracting a ray's start from a running total of the batch is harmless."""
     optical = (density * length).double()
-    before = optical.cumsum(0) - optical
+    # Shifted rather than subtracted, so that a NaN starts behind its own sample and that sample's weight shows it.
+    before = torch.cat((optical.new_zeros(1), optical.cumsum(0)[:-1])) if len(optical) else optical
     start = before[first.clamp(max=max(len(density) - 1, 0))] if len(density) else before
     return torch.exp(-(before - start[ray_id])).to(density.dtype)
 

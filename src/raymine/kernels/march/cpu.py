@@ -59,7 +59,9 @@ def _per_unit(direction, half):
 
 
 @kernel
-def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, leave, start, most):
+def _bounds(origins, directions, near, far, jitter, centre, half, outer, tight, shape, leave, start, begin, most):
+    """Where a ray's intervals start, and which of them, `begin` up to `most`, can meet the box `tight` [2, 3]."""
+    slack = np.float32(0.01) * shape[0]
     for r in numba.prange(origins.shape[0]):
         t0, t1 = near[r], far[r]
         for axis in range(3):
@@ -70,10 +72,17 @@ def _bounds(origins, directions, near, far, jitter, centre, half, outer, shape, 
                 t0, t1 = max(t0, min(a, b)), min(t1, max(a, b))
         leave[r] = t1
         start[r] = np.float32(0.0)
-        most[r] = 0
+        begin[r] = most[r] = 0
         if t1 > t0:
             start[r] = count_at(t0, shape) + jitter[r]
-            most[r] = max(0, np.int64(np.ceil(count_at(t1, shape) - start[r])))
+            for axis in range(3):
+                d = directions[r, axis]
+                a, b = (tight[0, axis] - origins[r, axis]) / d, (tight[1, axis] - origins[r, axis]) / d
+                if a == a and b == b:
+                    t0, t1 = max(t0, min(a, b) - slack), min(t1, max(a, b) + slack)
+            if t1 > t0:
+                begin[r] = max(0, np.int64(count_at(t0, shape) - start[r]) - 1)
+                most[r] = max(0, np.int64(np.ceil(count_at(t1, shape) - start[r])))
 
 
 @kernel
@@ -82,6 +91,7 @@ def _walk(
     directions,
     leave,
     start,
+    begin,
     most,
     space,
     centre,
@@ -111,7 +121,7 @@ def _walk(
             ox, oy, oz = origins[r, 0], origins[r, 1], origins[r, 2]
             dx, dy, dz = directions[r, 0], directions[r, 1], directions[r, 2]
             vx, vy, vz = _per_unit(dx, half[0]), _per_unit(dy, half[1]), _per_unit(dz, half[2])
-            k = 0
+            k = begin[r]
             while k < most[r]:
                 u = start[r] + np.float32(k)
                 t = (distance_at(u, shape) + distance_at(u + one, shape)) * np.float32(0.5)
@@ -190,15 +200,17 @@ def march(
     shape = np.array((spacing.shortest, spacing.longest, spacing.cone, *spacing.knots), np.float32)
     o, d = array(origins), array(directions)
     leave, start = np.empty(n, np.float32), np.empty(n, np.float32)
-    most, count = np.empty(n, np.int64), np.empty(n, np.int64)
+    begin, most, count = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     outer = np.float32(2 ** (grid.levels - 1))
-    _bounds(o, d, array(near), array(far), array(jitter), centre, half, outer, shape, leave, start, most)
+    tight = np.stack(grid.occupied_box)
+    limits = array(near), array(far), array(jitter)
+    _bounds(o, d, *limits, centre, half, outer, tight, shape, leave, start, begin, most)
     space = np.cumsum(most) - most
     # Only the pages that are written get committed, so the bound may be generous.
     kept = np.empty(int(most.sum()), np.int32)
     n_tasks = tasks(n, 64)
     _walk(
-        o, d, leave, start, most, space, centre, half, np.float32(1.0) / half, array(grid.bits), array(grid.blocks),
+        o, d, leave, start, begin, most, space, centre, half, np.float32(1.0) / half, array(grid.bits), array(grid.blocks),
         grid.resolution, shape, kept, count, n_tasks,
     )  # fmt: skip
     total = int(count.sum())

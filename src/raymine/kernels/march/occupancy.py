@@ -7,7 +7,9 @@ A point belongs to the finest level that contains it. Cell (x, y, z) is bit (x *
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +32,22 @@ class Occupancy:
     @property
     def levels(self) -> int:
         return self.bits.shape[0]
+
+    @cached_property
+    def occupied_box(self) -> tuple[np.ndarray, np.ndarray]:
+        """low, high [3] float32: a box that holds every occupied cell (on a grid of several levels, all of it)."""
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        if self.levels > 1:
+            centre, half = (low + high) / 2, (high - low) * np.float32(0.5 * 2 ** (self.levels - 1))
+            return centre - half, centre + half
+        n = self.resolution // BLOCK
+        blocks = self.blocks.cpu().numpy().reshape(n, n, n)
+        ranges = [np.flatnonzero(blocks.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
+        if not len(ranges[0]):
+            return high, low
+        side = (high - low) / np.float32(n)
+        first, last = (np.array([part[end] for part in ranges], np.float32) for end in (0, -1))
+        return low + side * first, low + side * (last + 1)
 
 
 def pack(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:

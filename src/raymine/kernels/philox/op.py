@@ -26,6 +26,7 @@ class Stream(IntEnum):
     OCCUPANCY_OFFSET = 4
     INITIAL = 5
     MINING = 6
+    CELL = 7
 
 
 def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu") -> Tensor:

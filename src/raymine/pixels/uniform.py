@@ -1,4 +1,4 @@
-"""Which pixels a step looks at."""
+"""Even draws: every image equally often, every pixel of an image equally often."""
 
 from __future__ import annotations
 

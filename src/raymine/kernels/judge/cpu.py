@@ -1,0 +1,140 @@
+"""Loss of each ray and gradient of every sample with Numba: one pass along a ray forward, one back; tasks are rays.
+
+With v_i = dLoss/dw_i, s = density, d = interval length: dLoss/ds_i = d_i (T_{i+1} v_i - sum over j > i of w_j v_j), as
+in `composite.cpu`; the activations multiply it by s_i, and a colour's by c (1 - c).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.kernels._numba import array, device_function, kernel, tasks
+from raymine.kernels.judge.reference import CAP
+
+_CAP = np.float32(CAP)
+_EMPTY = np.float32(-80.0)
+"""Pre-activations below this are nothing in float32, and cost nothing here."""
+
+
+@device_function
+def _sigmoid(x):
+    one = np.float32(1.0)
+    return one / (one + np.float32(math.exp(-x)))
+
+
+@device_function
+def _slope(error, delta):
+    """Of the loss of one channel."""
+    if error > delta:
+        return delta
+    if error < -delta:
+        return -delta
+    # NaN comes out here.
+    return error if delta < np.inf else np.float32(2.0) * error
+
+
+@device_function
+def _value(error, delta):
+    size = abs(error)
+    if delta == np.inf:
+        return error * error
+    if size > delta:
+        return delta * (size - np.float32(0.5) * delta)
+    return np.float32(0.5) * error * error
+
+
+@kernel
+def _judge(
+    raw_colour, raw_density, t_start, t_end, first, count, background, target, share, delta, stop,
+    gradient, size, loss, error, n_tasks,
+):  # fmt: skip
+    """`gradient` [B, 4] carries colour and transmittance of each sample from the way out to the way back."""
+    n = first.shape[0]
+    zero, one = np.float32(0.0), np.float32(1.0)
+    for task in numba.prange(n_tasks):
+        for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
+            begin, end = first[r], first[r] + count[r]
+            through = one
+            red = green = blue = zero
+            last = begin
+            for i in range(begin, end):
+                if through < stop:
+                    break
+                last = i + 1
+                if raw_density[i] < _EMPTY:
+                    continue
+                optical = np.float32(math.exp(min(raw_density[i] - one, _CAP))) * (t_end[i] - t_start[i])
+                keep = np.float32(math.exp(-optical))
+                w = through * (one - keep)
+                through *= keep
+                a, b, c = _sigmoid(raw_colour[i, 0]), _sigmoid(raw_colour[i, 1]), _sigmoid(raw_colour[i, 2])
+                red, green, blue = red + w * a, green + w * b, blue + w * c
+                gradient[i, 0], gradient[i, 1], gradient[i, 2], gradient[i, 3] = a, b, c, through
+            e0 = red + through * background[r, 0] - target[r, 0]
+            e1 = green + through * background[r, 1] - target[r, 1]
+            e2 = blue + through * background[r, 2] - target[r, 2]
+            error[r] = (e0 * e0 + e1 * e1 + e2 * e2) / np.float32(3.0)
+            loss[r] = share[r] * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
+            g0, g1, g2 = share[r] * _slope(e0, delta), share[r] * _slope(e1, delta), share[r] * _slope(e2, delta)
+            behind = zero
+            rest = -(g0 * background[r, 0] + g1 * background[r, 1] + g2 * background[r, 2])
+            for i in range(last, end):
+                gradient[i, 0] = gradient[i, 1] = gradient[i, 2] = gradient[i, 3] = size[i] = zero
+            for i in range(last - 1, begin - 1, -1):
+                if raw_density[i] < _EMPTY:
+                    gradient[i, 0] = gradient[i, 1] = gradient[i, 2] = gradient[i, 3] = size[i] = zero
+                    continue
+                a, b, c, after = gradient[i, 0], gradient[i, 1], gradient[i, 2], gradient[i, 3]
+                optical = np.float32(math.exp(min(raw_density[i] - one, _CAP))) * (t_end[i] - t_start[i])
+                # T_i = T_{i+1} / keep would lose all digits behind an opaque sample.
+                w = before_of(gradient, raw_density, i, begin) - after
+                v = g0 * a + g1 * b + g2 * c + rest
+                gradient[i, 0] = w * g0 * a * (one - a)
+                gradient[i, 1] = w * g1 * b * (one - b)
+                gradient[i, 2] = w * g2 * c * (one - c)
+                gradient[i, 3] = optical * (after * v - behind)
+                behind += w * v
+                square = gradient[i, 0] ** 2 + gradient[i, 1] ** 2 + gradient[i, 2] ** 2 + gradient[i, 3] ** 2
+                size[i] = np.sqrt(square) if square < np.inf else zero
+
+
+@device_function
+def before_of(gradient, raw_density, i, begin):
+    """Transmittance before sample i: that after the last sample in front of it that is not empty."""
+    j = i - 1
+    while j >= begin and raw_density[j] < _EMPTY:
+        j -= 1
+    return gradient[j, 3] if j >= begin else np.float32(1.0)
+
+
+def judge(
+    colour: Tensor,
+    density: Tensor,
+    t_start: Tensor,
+    t_end: Tensor,
+    first: Tensor,
+    count: Tensor,
+    background: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    delta: float,
+    stop: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.judge`."""
+    samples, rays = density.shape[0], first.shape[0]
+    share = weight / (3 * weight.sum().clamp_min(1))
+    out = (
+        np.empty((samples, 4), np.float32),
+        np.empty(samples, np.float32),
+        np.empty(rays, np.float32),
+        np.empty(rays, np.float32),
+    )
+    rows = (colour, density, t_start, t_end, first, count, background, target, share)
+    _judge(*(array(row) for row in rows), np.float32(delta), np.float32(stop), *out, tasks(rays, 64))
+    gradient, size, loss, error = (torch.from_numpy(part) for part in out)
+    return gradient, size, loss, error

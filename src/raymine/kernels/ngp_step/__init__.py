@@ -1,0 +1,1 @@
+"""Stages of a training step fused for the hash-grid field."""

@@ -1,0 +1,186 @@
+"""The hash-grid field along rays with Numba: rays are followed a few samples at a time until nothing more is seen.
+
+Against separate stages (encode, networks, visibility) this skips what lies behind surfaces, about half of the marched
+samples of a trained scene, and keeps activations in the cache: 2.2 against 5.3 ms for 16,384 samples on 2 cores.
+Sizes of layers are constants of the compiled kernel and padded to multiples of 8, so that inner loops are vectorised.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.kernels._numba import Kernel, array, kernel, tasks
+from raymine.kernels.composite.op import Packed
+from raymine.kernels.hash_grid.cpu import encode, layout, touched_gradient
+from raymine.kernels.hash_grid.spec import GridSpec
+from raymine.kernels.ngp_step.inputs import WIDTH, Box
+from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_direction, network_inputs, padded, place
+from raymine.kernels.ngp_step.reference import HIDDEN
+
+CHUNK = 4
+"""Samples of a ray that are computed together; of 2, 4, 8 and 16 the quickest, since a ray may end at any of them."""
+
+
+@cache
+def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) -> Kernel:
+    """sizes: padded (encoding, density hidden, geometry, colour input, colour hidden); middle: colour layers - 2."""
+    encoding, hidden_size, geometry_size, colour_in, colour_hidden = sizes
+    only = middle < 0
+    hidden_value = np.float32(HIDDEN)
+
+    @kernel
+    def infer(
+        origins, directions, low, high, unbounded, t_start, t_end, first, count, geometry,
+        table, scales, resolutions, entries, offsets, dense, w1, w2, c1, cs, c3,
+        stop, faint, with_colour, colour, density, kept, scratch, places,
+    ):  # fmt: skip
+        rays = first.shape[0]
+        zero, one = np.float32(0.0), np.float32(1.0)
+        n_tasks = scratch.shape[0]
+        for task in numba.prange(n_tasks):
+            enc, hidden, geo, colour_x = scratch[task, 0], scratch[task, 1], scratch[task, 2], scratch[task, 3]
+            a, b, out, cube = scratch[task, 4], scratch[task, 5], scratch[task, 6], scratch[task, 7]
+            encoded, chosen = scratch[task, 8, 0], places[task]
+            for r in range(task * rays // n_tasks, (task + 1) * rays // n_tasks):
+                through = one
+                ox, oy, oz = origins[r, 0], origins[r, 1], origins[r, 2]
+                dx, dy, dz = directions[r, 0], directions[r, 1], directions[r, 2]
+                if count[r] > 0:
+                    encode_direction(dx, dy, dz, encoded)
+                begin, end = first[r], first[r] + count[r]
+                while begin < end and not through < stop:
+                    n = min(CHUNK, end - begin)
+                    for q in range(n):
+                        t = (t_start[begin + q] + t_end[begin + q]) * np.float32(0.5)
+                        cube[q, 0], cube[q, 1], cube[q, 2] = place(
+                            ox + t * dx, oy + t * dy, oz + t * dz, low, high, unbounded
+                        )
+                    encode_chunk(cube, n, table, scales, resolutions, entries, offsets, dense, enc, features, n_levels)
+                    dense_layer(enc, n, w1, hidden, encoding, hidden_size, True)
+                    dense_layer(hidden, n, w2, geo, hidden_size, geometry_size, False)
+                    seen = 0
+                    for q in range(n):
+                        i = begin + q
+                        raw = geo[q, 0]
+                        optical = np.float32(math.exp(min(raw - one, np.float32(15.0)))) * (t_end[i] - t_start[i])
+                        passed = np.float32(math.exp(-optical))
+                        if through < stop or one - passed < faint:
+                            density[i] = hidden_value
+                            colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
+                        else:
+                            density[i] = raw
+                            if kept.shape[0]:
+                                for j in range(features * n_levels):
+                                    kept[i, j] = enc[q, j]
+                            for j in range(geometry):
+                                colour_x[seen, j] = geo[q, j]
+                            for j in range(WIDTH):
+                                colour_x[seen, geometry + j] = encoded[j]
+                            chosen[seen] = i
+                            seen += 1
+                        through *= passed
+                    if with_colour:
+                        if only:
+                            dense_layer(colour_x, seen, c1, out, colour_in, 8, False)
+                        else:
+                            dense_layer(colour_x, seen, c1, a, colour_in, colour_hidden, True)
+                            for m in range(middle):
+                                dense_layer(a, seen, cs[m], b, colour_hidden, colour_hidden, True)
+                                for q in range(seen):
+                                    for j in range(colour_hidden):
+                                        a[q, j] = b[q, j]
+                            dense_layer(a, seen, c3, out, colour_hidden, 8, False)
+                        for q in range(seen):
+                            for j in range(3):
+                                colour[chosen[q], j] = out[q, j]
+                    else:
+                        for q in range(seen):
+                            colour[chosen[q], 0] = colour[chosen[q], 1] = colour[chosen[q], 2] = zero
+                    begin += n
+                for i in range(begin, end):
+                    density[i] = hidden_value
+                    colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
+
+    return infer
+
+
+def infer(
+    table: Tensor,
+    spec: GridSpec,
+    density: tuple[Tensor, ...],
+    colour: tuple[Tensor, ...],
+    box: Box,
+    origins: Tensor,
+    directions: Tensor,
+    packed: Packed,
+    stop: float,
+    faint: float,
+    with_colour: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.infer`; features are left unset where nothing is visible, and are not kept beside a colour."""
+    w1, w2, c1 = padded(density[0]), padded(density[1]), padded(colour[0])
+    # Kernels want an array in every place; an only layer stands in for the missing ones, which are not read.
+    middle, last = colour[1:-1], padded(colour[-1])
+    stack = np.stack([padded(weight) for weight in middle]) if middle else np.zeros((0, 8, 8), np.float32)
+    sizes = (w1.shape[0], w1.shape[1], w2.shape[1], c1.shape[0], c1.shape[1])
+    n, rays = packed.t_start.shape[0], packed.first.shape[0]
+    out = (
+        np.empty((n, 3), np.float32),
+        np.empty(n, np.float32),
+        np.empty((0 if with_colour else n, spec.width), np.float32),
+    )
+    n_tasks = tasks(rays, 16)
+    # Columns beyond a layer's size are never written, and must be 0.
+    scratch = np.zeros((n_tasks, 9, CHUNK, max(*sizes, WIDTH)), np.float32)
+    _infer(spec.features, spec.levels, sizes, len(colour) - 2)(
+        array(origins), array(directions), array(box.low), array(box.high), box.unbounded,
+        array(packed.t_start), array(packed.t_end), array(packed.first), array(packed.count),
+        density[1].shape[1], array(table), *layout(spec), w1, w2, c1, stack, last,
+        np.float32(stop), np.float32(faint), with_colour, *out, scratch, np.zeros((n_tasks, CHUNK), np.int64),
+    )  # fmt: skip
+    return torch.from_numpy(out[0]), torch.from_numpy(out[1]), torch.from_numpy(out[2])
+
+
+def train(
+    table: Tensor,
+    spec: GridSpec,
+    density: tuple[Tensor, ...],
+    colour: tuple[Tensor, ...],
+    box: Box,
+    positions: Tensor,
+    directions: Tensor,
+    colour_grad: Tensor,
+    density_grad: Tensor,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """As `reference.train`, written out: few samples make autograd's bookkeeping dearer than the arithmetic.
+
+    Matrix products are torch's: for 1,500 samples they take half the time of a kernel that keeps all in the cache.
+    """
+    cube, encoded = torch.empty_like(positions), positions.new_empty(len(positions), WIDTH)
+    network_inputs(
+        array(positions), array(directions), array(box.low), array(box.high), box.unbounded, array(cube), array(encoded)
+    )
+    encoding = encode(cube, table, spec)
+    hidden = (encoding @ density[0]).relu_()
+    inputs = [torch.cat((hidden @ density[1], encoded), 1)]
+    for weight in colour[:-1]:
+        inputs.append((inputs[-1] @ weight).relu_())
+    grad, grads = colour_grad, []
+    for layer in range(len(colour) - 1, -1, -1):
+        grads.append(inputs[layer].t() @ grad)
+        grad = grad @ colour[layer].t()
+        if layer > 0:
+            grad *= inputs[layer] > 0
+    grad = grad[:, : density[1].shape[1]]
+    grad[:, 0] += density_grad
+    grads.append(hidden.t() @ grad)
+    grad = (grad @ density[1].t()).mul_(hidden > 0)
+    grads.append(encoding.t() @ grad)
+    rows, values = touched_gradient(cube, grad @ density[0].t(), spec)
+    return rows, values, (grads[-1], grads[-2], *reversed(grads[: len(colour)]))

@@ -1,0 +1,135 @@
+"""The hash-grid field along rays in one go: checks and dispatch (definition in `reference`). Not differentiable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.composite.op import Packed
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.kernels.ngp_step import reference
+from raymine.kernels.ngp_step.inputs import WIDTH as WIDTH
+from raymine.kernels.ngp_step.inputs import Box as Box
+from raymine.kernels.ngp_step.inputs import contract as contract
+from raymine.kernels.ngp_step.inputs import harmonics as harmonics
+from raymine.kernels.ngp_step.inputs import to_unit_cube as to_unit_cube
+from raymine.kernels.ngp_step.reference import HIDDEN as HIDDEN
+
+
+class Network(NamedTuple):
+    """A hash-grid field: table [entries, F], weights [inputs, outputs] of layers without bias, and where it lies.
+
+    density: two layers, the last with the density pre-activation in column 0. colour: one or more; the first takes the
+    columns of `density` followed by the encoded direction, the last gives 3.
+    """
+
+    table: Tensor
+    spec: GridSpec
+    density: tuple[Tensor, ...]
+    colour: tuple[Tensor, ...]
+    box: Box
+
+
+class Inferred(NamedTuple):
+    """Pre-activations: colour [B, 3], density [B].
+
+    features [B, L * F] is the encoding for a second pass, unset where density is HIDDEN. It is kept by a pass for
+    density alone; a pass with colour has none, [0, L * F].
+    """
+
+    colour: Tensor
+    density: Tensor
+    features: Tensor
+
+
+def infer(
+    network: Network,
+    origins: Tensor,
+    directions: Tensor,
+    packed: Packed,
+    stop: float,
+    faint: float,
+    *,
+    colour: bool = True,
+) -> Inferred:
+    """Ask the field at the midpoint of every sample of every ray, front to back, no further than the ray is open.
+
+    origins, directions: [R, 3], directions of unit length.
+    stop, faint: as in `composite.visible`; a sample that is not visible has density HIDDEN, whose activation is 0, and
+    colour 0. colour: False leaves every colour at 0 and keeps the features instead.
+    """
+    samples, rays = packed.t_start.shape[0], packed.first.shape[0]
+    for name, value, shape in (
+        ("origins", origins, (rays, 3)),
+        ("directions", directions, (rays, 3)),
+        ("t_end", packed.t_end, (samples,)),
+        ("count", packed.count, (rays,)),
+    ):
+        if tuple(value.shape) != shape:
+            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
+    _check(network)
+    with torch.no_grad():
+        if dispatch.choose("ngp_step", origins.device) == "cpu":
+            from raymine.kernels.ngp_step import cpu
+
+            with dispatch.kernel_lock:
+                return Inferred(*cpu.infer(*network, origins, directions, packed, stop, faint, colour))
+        return Inferred(*reference.infer(*network, origins, directions, packed, stop, faint, colour))
+
+
+class Gradients(NamedTuple):
+    """rows [m] int64, values [m, F]: gradient of the touched table entries; layers: of density, then colour layers."""
+
+    rows: Tensor
+    values: Tensor
+    layers: tuple[Tensor, ...]
+
+
+def train(
+    network: Network, positions: Tensor, directions: Tensor, colour_grad: Tensor, density_grad: Tensor
+) -> Gradients:
+    """Gradients of the parameters from those of the outputs, forward and backward in one go.
+
+    positions, directions: [b, 3] in world units. colour_grad: [b, 3] and density_grad: [b], of the pre-activations. A
+    row may be listed although its gradient is 0.
+    """
+    n = positions.shape[0]
+    for name, value, shape in (
+        ("positions", positions, (n, 3)),
+        ("directions", directions, (n, 3)),
+        ("colour_grad", colour_grad, (n, 3)),
+        ("density_grad", density_grad, (n,)),
+    ):
+        if tuple(value.shape) != shape:
+            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
+    _check(network)
+    with torch.no_grad():
+        if dispatch.choose("ngp_step", positions.device) == "cpu":
+            from raymine.kernels.ngp_step import cpu
+
+            with dispatch.kernel_lock:
+                return Gradients(*cpu.train(*network, positions, directions, colour_grad, density_grad))
+        return Gradients(*reference.train(*network, positions, directions, colour_grad, density_grad))
+
+
+def _check(network: Network) -> None:
+    wanted = (network.spec.total_entries, network.spec.features)
+    if tuple(network.table.shape) != wanted:
+        raise ConfigError(f"`table` must have shape {list(wanted)}, got {list(network.table.shape)}.")
+    if len(network.density) != 2 or not network.colour:
+        raise ConfigError(
+            "a hash-grid network has two density layers and at least one colour layer; "
+            f"got {len(network.density)} and {len(network.colour)}."
+        )
+    inputs = network.spec.width
+    for i, weight in enumerate((*network.density, *network.colour)):
+        wanted_inputs = inputs + WIDTH if i == 2 else inputs
+        if weight.ndim != 2 or weight.shape[0] != wanted_inputs:
+            raise ConfigError(f"layer {i} must have {wanted_inputs} inputs, got weights of shape {list(weight.shape)}.")
+        inputs = weight.shape[1]
+    if inputs != 3:
+        raise ConfigError(f"the last layer must have 3 outputs, got {inputs}.")

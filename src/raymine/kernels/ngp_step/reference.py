@@ -1,0 +1,82 @@
+"""The hash-grid field along rays in plain torch: the definition.
+
+    e = encode(x)    g = relu(e W1) W2    density' = g_0    colour' = relu(relu([g, h] V1) V2) ...  (h: direction)
+
+A sample is visible while the transmittance before it is at least `stop` and its own opacity is not below `faint`; the
+density of the others becomes HIDDEN and their colour 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raymine.kernels.composite.op import Packed
+from raymine.kernels.composite.reference import transmittance
+from raymine.kernels.hash_grid import reference as hash_grid
+from raymine.kernels.hash_grid.spec import GridSpec
+from raymine.kernels.ngp_step.inputs import Box, harmonics, to_unit_cube
+
+HIDDEN = -1e4
+"""Density pre-activation of a sample that no ray sees: its exponential is 0 in float32."""
+
+
+def infer(
+    table: Tensor,
+    spec: GridSpec,
+    density: tuple[Tensor, ...],
+    colour: tuple[Tensor, ...],
+    box: Box,
+    origins: Tensor,
+    directions: Tensor,
+    packed: Packed,
+    stop: float,
+    faint: float,
+    with_colour: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """-> colour [B, 3], density [B], features [B, L * F]."""
+    ray_id = torch.repeat_interleave(torch.arange(len(packed.first), device=origins.device), packed.count)
+    middle = (packed.t_start + packed.t_end) * 0.5
+    positions = origins[ray_id] + directions[ray_id] * middle[:, None]
+    features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)
+    geometry, outputs = forward(features, density, colour, harmonics(directions)[ray_id])
+    length = packed.t_end - packed.t_start
+    active = torch.exp((geometry[:, 0] - 1).clamp_max(15.0))
+    # Written so that NaN counts as visible: whoever looks for it must find it.
+    hidden = (transmittance(active, length, ray_id, packed.first) < stop) | (-torch.expm1(-active * length) < faint)
+    raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
+    if not with_colour:
+        return torch.zeros_like(positions), raw, features
+    return torch.where(hidden[:, None], 0.0, outputs), raw, features[:0]
+
+
+def forward(
+    features: Tensor, density: tuple[Tensor, ...], colour: tuple[Tensor, ...], encoded: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Encodings [n, L * F] and directions [n, S] -> g [n, geometry], colour' [n, 3]. Differentiable by autograd."""
+    geometry = (features @ density[0]).relu() @ density[1]
+    hidden = torch.cat((geometry, encoded), 1)
+    for weight in colour[:-1]:
+        hidden = (hidden @ weight).relu()
+    return geometry, hidden @ colour[-1]
+
+
+def train(
+    table: Tensor,
+    spec: GridSpec,
+    density: tuple[Tensor, ...],
+    colour: tuple[Tensor, ...],
+    box: Box,
+    positions: Tensor,
+    directions: Tensor,
+    colour_grad: Tensor,
+    density_grad: Tensor,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Rows [m] with a gradient and their gradients [m, F], and the gradient of every layer, by autograd."""
+    leaves = [part.detach().requires_grad_() for part in (table, *density, *colour)]
+    with torch.enable_grad():
+        features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), leaves[0], spec)
+        geometry, outputs = forward(features, tuple(leaves[1:3]), tuple(leaves[3:]), harmonics(directions))
+        to_table, *to_layers = torch.autograd.grad((outputs, geometry[:, 0]), leaves, (colour_grad, density_grad))
+    rows = to_table.any(1).nonzero()[:, 0]
+    return rows, to_table[rows], tuple(to_layers)

@@ -1,0 +1,73 @@
+"""How much room a selection gets, decided without waiting for the device.
+
+On a CPU the number chosen is at hand. On CUDA it is known only later, so a selection is given room for half as many
+again as were chosen a few steps ago, and places that stay empty carry weight 0. The number from `LAG` steps ago is
+copied in the background; that old copy is always complete, so reading it neither waits nor depends on timing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LAG = 8
+_SLACK, _SPARE = 1.5, 256
+
+
+class Capacity:
+    """`shares` [LAG] on the host: chosen / marched of the last steps, in a ring; `turn` [] counts them."""
+
+    def __init__(self, high: float, device: torch.device) -> None:
+        self.high = high
+        self.cuda = device.type == "cuda"
+        self.shares = torch.full((LAG,), high, pin_memory=self.cuda)
+        self.turn = torch.zeros((), dtype=torch.int64)
+        self.overflow = torch.zeros((), dtype=torch.int64, device=device)
+        self._events: list[torch.cuda.Event | None] = [None] * LAG
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything to save."""
+        if self.cuda:
+            torch.cuda.synchronize()
+        return {"shares": self.shares, "turn": self.turn, "overflow": self.overflow}
+
+    def bound(self, wanted: Tensor, total: int) -> int:
+        """Room for `wanted` [] samples."""
+        return self._room(total) if self.cuda else int(wanted)
+
+    def compact(self, taken: Tensor, total: int) -> tuple[Tensor, Tensor]:
+        """taken [B] bool -> index [c] ascending, and [c] float that is 1 where a sample is meant, else 0."""
+        if not self.cuda:
+            index = taken.nonzero()[:, 0]
+            return index, torch.ones(len(index), device=taken.device)
+        index = torch.nonzero_static(taken, size=self._room(total), fill_value=-1)[:, 0]
+        live = index >= 0
+        count = taken.sum()
+        self.overflow += (count - len(index)).clamp_min(0)
+        self._remember(count / total)
+        return index.clamp_min(0), live.float()
+
+    def trim(self, index: Tensor, weight: Tensor, live: Tensor, total: int) -> tuple[Tensor, Tensor]:
+        """Drop empty places where that is free; `index` ascending, so that neighbours in memory stay neighbours."""
+        if self.cuda:
+            self._remember(live.sum() / total)
+            return torch.where(live, index, 0), weight
+        index, order = index[live].sort()
+        return index, weight[live][order]
+
+    def _room(self, total: int) -> int:
+        """From the share of `LAG` steps ago."""
+        slot = int(self.turn) % LAG
+        event = self._events[slot]
+        if event is not None:
+            event.synchronize()
+        share = min(self.high, _SLACK * float(self.shares[slot]))
+        return min(total, int(share * total) + _SPARE)
+
+    def _remember(self, share: Tensor) -> None:
+        slot = int(self.turn) % LAG
+        self.shares[slot].copy_(share, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._events[slot] = event
+        self.turn += 1

@@ -1,0 +1,77 @@
+"""What may be chosen about mining."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from raymine.errors import ConfigError
+
+Policy = Literal["none", "prune", "hard"]
+Draw = Literal["systematic", "poisson", "multinomial", "topk"]
+Reweight = Literal["unbiased", "none"]
+
+
+@dataclass(frozen=True)
+class HardConfig:
+    """How hard samples are drawn; symbols as in `raymine.mining.draw`.
+
+    draw: `poisson` takes each sample on its own with probability min(1, b p); `systematic` takes with the same
+        probabilities, spread evenly along the batch by one random number; `multinomial` takes b without replacement,
+        as published; `topk` takes the b largest gradients.
+    reweight: `unbiased` divides a chosen gradient by the probability of its choice; `none`, as published, does not.
+    rate: of the running average of tau; None takes 1 / number of training images, as the paper says.
+    low, high: b is kept within low B .. high B.
+    winsor: gradient norms above this many times their mean count as that much when samples are drawn; None: no limit.
+    """
+
+    draw: Draw = "poisson"
+    reweight: Reweight = "unbiased"
+    rate: float | None = None
+    low: float = 0.05
+    high: float = 0.5
+    winsor: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("draw", self.draw, get_args(Draw)),
+            ("reweight", self.reweight, get_args(Reweight)),
+        ):
+            if value not in known:
+                raise ConfigError(f"mining `{name}` must be one of {', '.join(known)}; got {value!r}.")
+        if self.draw == "topk" and self.reweight == "unbiased":
+            raise ConfigError(
+                "mining with draw `topk` cannot be unbiased: what is not among the largest is never drawn.",
+                hint="Use reweight `none`, or draw `poisson`.",
+            )
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise ConfigError(f"mining `rate` must be in 0 .. 1 and above 0, got {self.rate}.")
+        if not 0 < self.low <= self.high <= 1:
+            raise ConfigError(f"mining needs 0 < low <= high <= 1, got {self.low} and {self.high}.")
+        if self.winsor is not None and not self.winsor >= 1:
+            raise ConfigError(f"mining `winsor` must be at least 1 (the mean itself), got {self.winsor}.")
+
+
+PUBLISHED = HardConfig(draw="multinomial", reweight="none")
+"""The algorithm as published; the authors' code has a rate of 0.01 instead of 1 / images."""
+
+
+@dataclass(frozen=True)
+class MiningConfig:
+    """`none` trains on every marched sample, `prune` on those a ray still sees, `hard` on those that still teach.
+
+    stop: transmittance below which a sample is hidden. faint: own opacity below which the density pass of `prune` and
+    `hard` drops a sample.
+    """
+
+    policy: Policy = "hard"
+    stop: float = 1e-4
+    faint: float = 0.0
+    hard: HardConfig = dataclasses.field(default_factory=HardConfig)
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ConfigError(f"mining policy must be one of {', '.join(get_args(Policy))}; got {self.policy!r}.")
+        if not (0 <= self.stop < 1 and 0 <= self.faint < 1):
+            raise ConfigError(f"mining needs 0 <= stop < 1 and 0 <= faint < 1, got {self.stop} and {self.faint}.")

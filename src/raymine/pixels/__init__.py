@@ -1,0 +1,8 @@
+"""Which pixels a step looks at, and over which background."""
+
+from .config import PixelConfig as PixelConfig
+from .sampler import Drawn as Drawn
+from .sampler import PixelSampler as PixelSampler
+from .uniform import Pixels as Pixels
+from .uniform import draw_backgrounds as draw_backgrounds
+from .uniform import draw_uniform as draw_uniform

@@ -1,0 +1,55 @@
+"""What may be chosen about the draw of pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from raymine.errors import ConfigError
+
+Policy = Literal["uniform", "error", "edges", "error+edges"]
+
+
+@dataclass(frozen=True)
+class PixelConfig:
+    """`uniform` draws evenly, `error` where rays have been wrong, `edges` where images change, `error+edges` by both.
+
+    All but `uniform` are mixtures; symbols as in `raymine.pixels.sampler`.
+
+    coverage: the share of the rays that is drawn evenly, 0.001 .. 1, so that every pixel can be drawn.
+    reweight: weigh rays so that the expected loss is that of even draws; a weight is at most 1 / coverage.
+    decay: what a cell keeps of its mean squared error when one more ray is seen in it; it remembers about
+        1 / (1 - decay) rays.
+    cells: the most cells that all images together are cut into; at least one for each image.
+    refresh: the draw follows the remembered errors anew at steps that are multiples of this.
+    """
+
+    policy: Policy = "uniform"
+    coverage: float = 0.5
+    reweight: bool = True
+    decay: float = 0.9
+    cells: int = 1 << 18
+    refresh: int = 16
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ConfigError(f"pixels policy must be one of {', '.join(get_args(Policy))}; got {self.policy!r}.")
+        if not 0.001 <= self.coverage <= 1:
+            raise ConfigError(
+                f"pixels `coverage` must be in 0.001 .. 1, got {self.coverage}.",
+                hint="Without even draws some pixels would never be seen; 0.5 is the default.",
+            )
+        if not 0 <= self.decay < 1:
+            raise ConfigError(f"pixels `decay` must be in 0 .. 1 and below 1, got {self.decay}.")
+        if self.cells < 1 or self.refresh < 1:
+            raise ConfigError(f"pixels needs cells >= 1 and refresh >= 1, got {self.cells} and {self.refresh}.")
+
+    @property
+    def follows_error(self) -> bool:
+        """Whether the draw follows the errors that were observed."""
+        return "error" in self.policy.split("+")
+
+    @property
+    def follows_edges(self) -> bool:
+        """Whether the draw follows the edges of the images."""
+        return "edges" in self.policy.split("+")

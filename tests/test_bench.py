@@ -1,0 +1,563 @@
+"""The mining benchmark: its arithmetic by hand, its clock, its records, and a real tiny one that is killed half way."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from raymine import recipes
+from raymine.bench import POLICIES, MiningRequest, bench_mining, mining, parse_policies, read_document, table_of
+from raymine.bench.derive import (
+    SHARES,
+    Curve,
+    binned_loss,
+    curve_of,
+    loss_ratio,
+    mean_curve,
+    reached,
+    speedup,
+    summarise,
+)
+from raymine.bench.measure import Hooks, Log, final_share, step_time, trace_of, train_for
+from raymine.bench.memory import peak_bytes, step_memory
+from raymine.bench.page import render_page
+from raymine.bench.probe import probe
+from raymine.bench.records import (
+    Document,
+    Look,
+    RayDetail,
+    Run,
+    Setting,
+    Shapes,
+    StepMemory,
+    StepTime,
+    Trace,
+    write_document,
+)
+from raymine.cli import bench as cli_bench
+from raymine.cli import main
+from raymine.config import from_json, replace_fields, to_json
+from raymine.contracts import Scene, StepReport
+from raymine.errors import ConfigError, RunError, SceneError, TrainingError
+from raymine.files import is_temp
+from raymine.mining import PUBLISHED
+from raymine.mining.diagnose import Diagnosis, Histogram, Picked
+from raymine.rundir import describe_environment
+from raymine.step import TrainConfig, TrainState, create_state, train_step
+from scenes_for_tests import ball_scene
+from test_step import CONFIG
+
+CPU = torch.device("cpu")
+FIGURES = ("psnr", "loss", "skewness", "share", "memory", "distributions", "picked", "ray", "hard", "views")
+
+
+def curve(*points: tuple[float, float]) -> Curve:
+    seconds, psnr = np.array(points, dtype=float).T
+    return Curve(seconds, psnr)
+
+
+def diagnosis() -> Diagnosis:
+    bars = Histogram((1e-6, 1e-3, 1.0), (3, 4), 1, 0)
+    return Diagnosis(100, 40, 0.4, 0.9, 2.0, 3.0, 25.0, 0.5, Picked(50, 1), Picked(40, 38), Picked(10, 1), bars, bars)
+
+
+def made_up_run(policy: str, seed: int, psnr: list[float], budget: float = 8.0, loss: float = 1.0) -> Run:
+    """A run whose evaluations came exactly when they were due."""
+    looks = tuple(Look(s * budget, 10 * i, p, diagnosis()) for i, (s, p) in enumerate(zip(SHARES, psnr, strict=True)))
+    steps = (10, 20, 30)
+    trace = Trace(steps, (1.0, 4.0, budget), (10,) * 3, (loss,) * 3, (0.1,) * 3, (5.0,) * 3, (100.0,) * 3, (40.0,) * 3)
+    memory = StepMemory(policy=250, none=1000, rays=5, marched=100, trained=40)
+    ray = RayDetail((1.0, 2.0), (0.1, 0.5), (1e-3, 1e-2), (False, True))
+    time = StepTime(2.0, 1.5, 2.5)
+    return Run(policy, seed, budget, 30, 0, time, 5.0, 0.4, 0.9, psnr[-1], 0.9, memory, looks, trace, ray, ((3, 30),))
+
+
+def made_up_document(runs: tuple[Run, ...], seeds: int = 1) -> Document:
+    names = tuple(dict.fromkeys(run.policy for run in runs))
+    setting = Setting("/data/thing", "abc", "ngp", 1, 8.0, names, 3)
+    return Document(
+        setting,
+        seeds,
+        Shapes(5, 3, 16, 16, 1000, 2048),
+        describe_environment(CPU),
+        ("raymine", "bench"),
+        "2026-01-01T00:00:00+00:00",
+        True,
+        {name: to_json(CONFIG) for name in names},
+        runs,
+        summarise(runs, names, 8.0),
+    )
+
+
+def test_the_speed_up_is_budget_over_the_time_of_reaching_where_the_baseline_ends() -> None:
+    baseline = [curve((1, 10), (2, 20), (4, 28)), curve((1, 10), (2, 20), (4, 32))]
+    # The mean of the two passes 30 dB half way between its second and its third point.
+    own = [curve((1, 20), (2, 24), (3, 34), (4, 35)), curve((1, 20), (2, 26), (3, 36), (4, 37))]
+    found = speedup(own, baseline, 4.0, ("hard", "none"))
+    assert found.target == pytest.approx(30)
+    assert found.reached == pytest.approx(2.5)
+    assert found.factor == pytest.approx(4 / 2.5)
+    assert found.seeds == (pytest.approx(4 / 2.6), pytest.approx(4 / 2.4))
+    assert found.note == "hard reaches the 30.00 dB that none has after 4 s in 2.5 s."
+
+
+def test_a_policy_that_never_gets_there_has_no_speed_up_but_a_sentence() -> None:
+    found = speedup([curve((1, 10), (4, 29))], [curve((1, 10), (4, 30))], 4.0, ("prune", "none"))
+    assert (found.factor, found.reached, found.seeds) == (None, None, (None,))
+    assert found.note == "prune never reaches the 30.00 dB that none has after 4 s; its best is 29.00 dB."
+
+
+def test_reached_before_the_first_evaluation_is_a_lower_bound() -> None:
+    found = speedup([curve((1, 40), (4, 50))], [curve((1, 10), (4, 30))], 4.0, ("hard", "none"))
+    assert found.factor == pytest.approx(4.0)
+    assert "lower bound" in found.note
+    assert reached(curve((1, 3), (2, 3)), 3.0) == 1.0
+
+
+def test_the_baseline_has_a_speed_up_of_one_even_if_it_peaked_early() -> None:
+    peaked = [curve((1, 10), (2, 31), (4, 30))]
+    assert speedup(peaked, peaked, 4.0, ("none", "none")).factor == 1.0
+
+
+def test_curves_are_read_off_at_the_moments_and_not_before_the_first_evaluation() -> None:
+    run = made_up_run("none", 0, [float(i) for i in range(12)])
+    late = replace(run, looks=tuple(replace(look, seconds=look.seconds + 0.02) for look in run.looks))
+    found = curve_of(late, 8.0)
+    assert found.seconds.tolist() == [pytest.approx(8 * share) for share in SHARES]
+    # 0.02 s late in a stretch of 1 s that gains 1 dB: 0.02 dB less at the moment itself.
+    assert found.psnr[-1] == pytest.approx(11 - 0.02, abs=1e-6)
+    first_missing = replace(run, looks=run.looks[3:])
+    assert curve_of(first_missing, 8.0).seconds[0] == pytest.approx(8 * SHARES[3])
+    both = mean_curve([curve_of(run, 8.0), curve_of(first_missing, 8.0)])
+    assert both.seconds[0] == pytest.approx(8 * SHARES[3])
+
+
+def test_losses_are_compared_at_equal_iteration_whatever_the_blocks() -> None:
+    none = Trace(step=(10, 20, 40), loss=(4.0, 2.0, 1.0))
+    assert binned_loss(none, np.array([0, 10, 30, 40])).tolist() == pytest.approx([4.0, 1.5, 1.0])
+    base, own = (replace(made_up_run(name, 0, [1.0] * 12), trace=none) for name in ("none", "hard"))
+    own = replace(own, trace=Trace(step=(5, 25, 30), loss=(2.0, 1.4, 0.5)))
+    found = loss_ratio([own], [base])
+    assert found is not None
+    assert found.step[-1] == pytest.approx(29.5)
+    assert found.ratio[[0, 7, -1]] == pytest.approx([0.5, 0.35, 0.5])
+
+
+def test_a_summary_holds_means_and_ranges_over_seeds() -> None:
+    ramp = [float(i) for i in range(12)]
+    runs = [made_up_run("none", 0, ramp), made_up_run("none", 1, [p + 2 for p in ramp], loss=3.0)]
+    hard = made_up_run("hard", 0, [p + 6 for p in ramp], loss=1.0)
+    none, mined = summarise([*runs, hard], ("none", "prune", "hard"), 8.0)
+    assert none.psnr_end is not None
+    assert (none.psnr_end.mean, none.psnr_end.low, none.psnr_end.high) == (12.0, 11.0, 13.0)
+    assert none.psnr_quarter is not None
+    assert none.psnr_quarter.mean == 6.0
+    assert mined.memory_saved.mean == pytest.approx(0.75)
+    assert mined.loss_ratio_vs_none == pytest.approx(0.5)
+    assert mined.speedup_vs_prune is None
+    assert mined.speedup_vs_none is not None
+    # 12 dB are 6 on the ramp: the seventh moment.
+    assert mined.speedup_vs_none.factor == pytest.approx(1 / SHARES[6])
+
+
+def test_policies_are_overrides_of_the_config() -> None:
+    for policy in parse_policies(",".join(POLICIES)):
+        config = replace_fields(CONFIG, policy.overrides)
+        assert config.mining.policy == policy.name.partition(":")[0]
+    made = {p.name: replace_fields(CONFIG, p.overrides).mining for p in parse_policies(",".join(POLICIES))}
+    assert made["hard:published"].hard == PUBLISHED
+    assert made["hard:published"].faint == 0
+    assert made["hard:topk"].hard.draw == "topk"
+    assert made["hard:biased"].hard.reweight == "none"
+    assert made["hard"] == replace(CONFIG.mining, policy="hard")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("none,hrad", "no policy `hrad`. Did you mean `hard`?"),
+        ("hard:best", "no policy `hard:best`"),
+        (" , ", "names no policy"),
+        ("none,none", "`none` twice"),
+    ],
+)
+def test_an_unknown_policy_is_refused_with_the_known_ones(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_policies(text)
+    assert words in error.value.message
+    assert all(name in error.value.hint for name in POLICIES)
+
+
+def test_results_read_back_equal(tmp_path: Path) -> None:
+    document = made_up_document((made_up_run("none", 0, [1.5] * 12), made_up_run("hard", 0, [2.5] * 12)))
+    write_document(tmp_path, document)
+    assert read_document(tmp_path) == document
+    assert from_json(Document, to_json(document)) == document
+    data = json.loads((tmp_path / "mining.json").read_text())
+    (tmp_path / "mining.json").write_text(json.dumps({**data, "version": 99}))
+    with pytest.raises(RunError, match="of this version"):
+        read_document(tmp_path)
+    (tmp_path / "mining.json").write_text(json.dumps(data)[:-20])
+    with pytest.raises(RunError, match="cannot be read"):
+        read_document(tmp_path)
+
+
+def report(step: int, finite: bool = True, loss: float = 1.0, trained: int = 10) -> StepReport:
+    extra = {"tau": 2.0, "budget": 5.0}
+    return StepReport(step, loss if finite else math.nan, 0.1, 4, 20, trained, 0.01, finite, extra)
+
+
+class Clock:
+    """Every training step takes 10 ms, every evaluation 5 s."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.looks: list[float] = []
+
+    def advance(self, state: TrainState, data: Any) -> StepReport:
+        self.time += 0.01
+        state.step += 1
+        return report(state.step)
+
+    def look(self, state: TrainState, seconds: float) -> Look:
+        self.time += 5.0
+        self.looks.append(seconds)
+        return Look(seconds, state.step, 20.0, diagnosis())
+
+
+def test_the_clock_sees_steps_only_and_looks_come_at_the_moments() -> None:
+    clock, data = Clock(), ball_scene()[1]
+    state = create_state(CONFIG, data, seed=0, device=CPU)
+    log = train_for(state, data, 4.0, Hooks(clock.look, advance=clock.advance, now=lambda: clock.time))
+    assert len(log.reports) in (400, 401)
+    assert len(clock.looks) == len(SHARES) == 12
+    assert clock.looks == [pytest.approx(4.0 * share, abs=0.011) for share in SHARES]
+    # The schedule is laid out for what the time allows, from the first hundredth of it on.
+    assert log.horizons[0][0] <= 5
+    assert all(horizon == pytest.approx(400, abs=2) for _, horizon in log.horizons)
+    assert step_time(log).median == pytest.approx(10.0)
+
+
+def test_training_that_stays_non_finite_ends_with_an_error() -> None:
+    data = ball_scene()[1]
+    state = create_state(CONFIG, data, seed=0, device=CPU)
+    broken = Hooks(Clock().look, advance=lambda state, _: report(state.step, finite=False))
+    with pytest.raises(TrainingError, match="stays non-finite"):
+        train_for(state, data, 60.0, broken)
+
+
+def test_a_trace_averages_blocks_and_leaves_out_what_is_not_finite() -> None:
+    reports = [report(i, finite=i % 2 == 0, loss=float(i), trained=10 if i < 900 else 5) for i in range(1000)]
+    log = Log(reports, [0.01 * (i + 1) for i in range(1000)])
+    trace = trace_of(log)
+    assert len(trace.step) <= 300
+    assert trace.step[-1] == 1000
+    assert sum(trace.count) == 500
+    assert np.average(trace.loss, weights=trace.count) == pytest.approx(499)
+    assert trace.seconds[-1] == pytest.approx(10.0)
+    assert final_share(log) == pytest.approx(0.25)
+    assert trace_of(Log([replace(r, extra={}) for r in reports], log.seconds)).tau == ()
+
+
+def test_peak_memory_counts_torch_and_numpy_at_their_largest() -> None:
+    mebibyte = 1 << 20
+
+    def work() -> int:
+        for _ in range(3):
+            tensor, array = torch.zeros(mebibyte), np.ones(2 * mebibyte)
+            del tensor, array
+        return 7
+
+    used, result = peak_bytes(work, CPU)
+    assert result == 7
+    assert used == pytest.approx((4 + 16) * mebibyte, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def states() -> dict[str, TrainState]:
+    """A state of every policy after 61 steps, which is no step before an update of the occupancy grid."""
+    data, made = ball_scene()[1], {}
+    for name in ("none", "prune", "hard"):
+        state = create_state(replace_fields(CONFIG, POLICIES[name]), data, seed=0, device=CPU)
+        for _ in range(61):
+            train_step(state, data)
+        made[name] = state
+    return made
+
+
+def test_step_memory_compares_the_same_batch_and_leaves_the_state_alone(states: dict[str, TrainState]) -> None:
+    data, state = ball_scene()[1], states["hard"]
+    before = {name: value.clone() for name, value in state.tensors().items()}
+    found = step_memory(state, data)
+    assert 0 < found.policy < found.none
+    assert found.trained < found.marched
+    assert all(torch.equal(value, before[name]) for name, value in state.tensors().items())
+    plain = step_memory(states["none"], data)
+    assert plain.policy == pytest.approx(plain.none, rel=0.02)
+
+
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_a_probe_sees_what_the_next_step_will_train_on(policy: str, states: dict[str, TrainState]) -> None:
+    data, state = ball_scene()[1], states[policy]
+    before = {name: value.clone() for name, value in state.tensors().items()}
+    seen = probe(state, data)
+    assert all(torch.equal(value, before[name]) for name, value in state.tensors().items())
+    done = train_step(state, data)
+    assert (seen.diagnosis.samples, seen.diagnosis.chosen) == (done.marched, done.trained)
+    assert (
+        seen.diagnosis.share_gradient == pytest.approx(1.0) if policy == "none" else seen.diagnosis.share_gradient > 0.3
+    )
+    assert seen.ray is not None
+    assert list(seen.ray.t) == sorted(seen.ray.t)
+    assert len(seen.ray.t) == len(seen.ray.weight) == len(seen.ray.gradient) == len(seen.ray.chosen) > 0
+
+
+def tiny(scene: Scene, device: str) -> TrainConfig:
+    """A recipe for these tests."""
+    return CONFIG
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path[:0] = [{tests!r}]
+import numba, torch
+torch.set_num_threads(1); numba.set_num_threads(1)
+import test_bench
+from raymine import recipes
+from raymine.bench import MiningRequest, Silent, bench_mining
+recipes.RECIPES["ngp"] = test_bench.tiny
+
+class Killer(Silent):
+    runs = 0
+    def run_started(self, number, total, policy, seed):
+        self.runs = number
+    def trained(self, seconds):
+        if self.runs == 2 and seconds > 0.2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+from pathlib import Path
+bench_mining(MiningRequest({scene!r}, "none,hard", 1.0, device="cpu", out=Path({out!r})), Killer())
+"""
+
+
+def write_scene(folder: Path) -> Path:
+    """A disc seen from eight sides in Blender's format, 3 of them held out."""
+    y, x = np.mgrid[:16, :16] - 7.5
+    inside = (x * x + y * y < 30)[..., None]
+    for split, angles in (("train", np.arange(5) * 1.25), ("test", np.arange(3) * 2.0 + 0.4)):
+        (folder / split).mkdir(parents=True)
+        frames = []
+        for i, angle in enumerate(angles):
+            rgba = np.where(inside, [200, 60 + 10 * i, 40 + len(split), 255], [0, 0, 0, 0]).astype(np.uint8)
+            Image.fromarray(rgba).save(folder / split / f"r_{i}.png")
+            c, s = math.cos(angle), math.sin(angle)
+            matrix = [[-s, 0.0, c, 4 * c], [c, 0.0, s, 4 * s], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+            frames.append({"file_path": f"./{split}/r_{i}", "transform_matrix": matrix})
+        (folder / f"transforms_{split}.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A scene, and a benchmark on it that was killed in its second run of two."""
+    root = tmp_path_factory.mktemp("bench")
+    scene, out = write_scene(root / "scene"), root / "out"
+    script = SCRIPT.format(tests=str(Path(__file__).parent), scene=str(scene), out=str(out))
+    environment = {**os.environ, "RAYMINE_CACHE": str(tmp_path_factory.getbasetemp() / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return scene, out
+
+
+def bench(scene: Path, *options: str) -> int:
+    return main(
+        ["bench", "mining", str(scene), "--device", "cpu", "--seconds", "1", "--policies", "none,hard", *options]
+    )
+
+
+def test_a_killed_benchmark_is_resumed_and_ends_with_results_and_page(
+    killed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene, out = killed
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    before = read_document(out)
+    assert not before.complete
+    assert [run.policy for run in before.runs] == ["none"]
+    (out / ".mining.json.1-0.raymine-tmp").write_text("half a file")
+
+    assert bench(scene, "--out", str(out)) == 4
+    assert "--resume" in capsys.readouterr().err
+    assert bench(scene, "--out", str(out), "--resume", "--downscale", "2") == 2
+    assert "setting.downscale: 1 in the benchmark, 2 asked" in capsys.readouterr().err
+
+    assert bench(scene, "--out", str(out), "--resume", "--json") == 0
+    printed, told = capsys.readouterr()
+    document = read_document(out)
+    assert json.loads(printed)["summaries"] == to_json(document.summaries)
+    assert "run 2 of 2: hard, seed 0" in told
+    assert document.complete
+    assert [(run.policy, run.seed) for run in document.runs] == [("none", 0), ("hard", 0)]
+    assert document.runs[0] == before.runs[0]
+    assert not [path for path in out.iterdir() if is_temp(path)]
+    for run in document.runs:
+        assert 1.0 <= run.seconds < 1.5
+        assert len(run.looks) >= 6
+        assert run.looks[-1].seconds == run.seconds
+        assert run.psnr == pytest.approx(run.looks[-1].psnr, abs=0.1)
+    assert document.runs[0].share == 1.0 > document.runs[1].share
+    assert document.runs[1].trace.tau
+    _check_page((out / "mining.html").read_text(), document)
+
+
+def _check_page(text: str, document: Document) -> None:
+    """Every figure, the very cells of the table, and nothing from elsewhere."""
+    for name in FIGURES:
+        section = re.search(rf'<figure id="{name}".*?</figure>', text, flags=re.DOTALL)
+        assert section, name
+        assert re.search(r"<svg viewBox|<img alt", section[0]), name
+        assert re.search(r"<figcaption>[^<]{40,}</figcaption>", section[0]), name
+    rows = re.search(r'<table id="results">.*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
+    assert rows
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows[1].strip().splitlines()]
+    assert [[html.unescape(cell) for cell in row] for row in cells] == [list(row) for row in table_of(document).rows]
+    for row, summary in zip(cells, document.summaries, strict=True):
+        assert summary.psnr_end is not None
+        assert row[0] == summary.policy
+        assert float(row[3]) == pytest.approx(summary.psnr_end.mean, abs=0.005)
+        assert float(row[7]) == pytest.approx(summary.share.mean, abs=0.0005)
+        assert float(row[8]) == pytest.approx(summary.memory.mean / 2**20, abs=0.005)
+    identifiers = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(identifiers)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert "http" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_finished_benchmark_only_draws_its_page_again(
+    killed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, out = killed
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    request = MiningRequest(scene, "none,hard", 1.0, device="cpu", out=out, resume=True)
+    first = bench_mining(request).document
+    (out / "mining.html").unlink()
+    again = bench_mining(request)
+    assert again.document == first
+    assert again.page == out / "mining.html"
+    assert again.page.is_file()
+
+
+def test_a_page_of_many_policies_and_seeds_has_spreads_and_escapes_names(tmp_path: Path) -> None:
+    ramp = [float(i) for i in range(12)]
+    runs = tuple(
+        made_up_run(name, seed, [p + seed for p in ramp]) for seed in (0, 1) for name in ("prune", "hard:topk", "hard")
+    )
+    document = made_up_document(runs, seeds=2)
+    document = replace(document, command=("raymine", "<script>"), complete=False)
+    text = render_page(tmp_path, document)
+    assert "11.50 (11.00–12.00)" in text
+    assert "<script>" not in text
+    assert "Incomplete" in text
+    assert "none was not trained" in text
+
+
+def test_seeds_are_the_outer_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    monkeypatch.setattr(mining._Bench, "_one", lambda self, _, policy, seed, __: made_up_run(policy, seed, [1.0] * 12))
+    request = MiningRequest(write_scene(tmp_path / "scene"), "none,prune", 8.0, 2, device="cpu", page=False)
+    found = bench_mining(replace(request, runs_root=tmp_path / "runs"))
+    order = [(run.seed, run.policy) for run in found.document.runs]
+    assert order == list(itertools.product((0, 1), ("none", "prune")))
+    assert found.folder.name == "bench-mining-scene-1"
+    assert found.page is None
+    assert bench_mining(replace(request, runs_root=tmp_path / "runs")).folder.name == "bench-mining-scene-2"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["minning", "x"], 2, "no benchmark `minning`. Did you mean `mining`?"),
+        (["mining", "x", "--policies", "easy"], 2, "no policy `easy`"),
+        (["mining", "x", "--seconds", "0"], 2, "--seconds must be a positive number"),
+        (["mining", "x", "--seconds", "nan"], 2, "--seconds must be a positive number"),
+        (["mining", "x", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["mining", "x", "--views", "0"], 2, "--views must be at least 1"),
+        (["mining", "x", "--resume"], 2, "--resume needs --out"),
+        (["mining", "no-such-scene"], 3, "no-such-scene"),
+    ],
+)
+def test_bad_requests_are_refused_in_words(
+    options: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *options]) == code
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("columns", [200, 70])
+def test_a_narrow_terminal_gets_a_column_per_policy(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ramp = [float(i) for i in range(12)]
+    document = made_up_document(tuple(made_up_run(name, 0, ramp) for name in ("none", "prune", "hard")))
+    monkeypatch.setattr(cli_bench.output, "_PIPE_WIDTH", columns)
+    cli_bench._print_table("title", table_of(document))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= columns
+    rows = [[cell.strip() for cell in re.split("[┃│]", line)] for line in text.splitlines() if "policy" in line]
+    assert rows[0][1:3] == (["policy", "dB at 2 s"] if columns == 200 else ["policy", "none"])
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    monkeypatch.setattr(mining._Bench, "_one", interrupted)
+    monkeypatch.chdir(tmp_path)
+    assert bench(write_scene(tmp_path / "scene")) == 130
+    assert "--resume --out runs/bench-mining-scene-1" in capsys.readouterr().err
+    assert not read_document(tmp_path / "runs/bench-mining-scene-1").complete
+
+
+def test_without_matplotlib_it_fails_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mining.importlib.util, "find_spec", lambda name: None)
+    assert main(["bench", "mining", str(tmp_path / "nowhere")]) == 7
+    assert "pip install 'raymine[report]'" in capsys.readouterr().err
+    assert main(["bench", "mining", str(tmp_path / "nowhere"), "--no-page"]) == 3
+
+
+def test_a_scene_without_held_out_views_and_a_foreign_folder_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = write_scene(tmp_path / "scene")
+    request = MiningRequest(scene, device="cpu", out=scene)
+    with pytest.raises(RunError, match="left untouched"):
+        bench_mining(request)
+    monkeypatch.setattr(mining, "held_out", lambda *_: ())
+    with pytest.raises(SceneError, match="no held-out views"):
+        bench_mining(request)

@@ -1,0 +1,191 @@
+"""Mining in loops that are not raymine's own: the examples as users run them, and every way of placing samples."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from raymine.contracts import Bounds, Rays, Samples
+from raymine.kernels.composite.op import Packed, composite
+from raymine.mining import PUBLISHED, HardConfig, Miner
+from raymine.samplers import OccupancyConfig, OccupancySampler
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NEAR, FAR, RAYS = 1.2, 2.8, 96
+
+
+def run(name: str, *arguments: str) -> str:
+    """What an example prints."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+def test_every_example_is_run_here() -> None:
+    tested = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_mining_your_own_field_learns_from_few_samples() -> None:
+    text = run("01_mine_your_own_field.py", "--steps", "60", "--rays", "128")
+    untrained, mined, plain = numbers(r"PSNR ([\d.]+) dB", text)
+    assert mined > untrained + 2
+    assert plain > untrained + 2
+    mined_share, plain_share = numbers(r"share trained ([\d.]+)", text)
+    assert mined_share < 0.6
+    assert plain_share == 1
+    losses = numbers(r"loss ([\d.]+)", text)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_mining_a_dynamic_field_learns_and_says_what_it_picks() -> None:
+    text = run("02_mine_a_dynamic_field.py", "--steps", "80")
+    psnr = numbers(r"PSNR ([\d.]+) dB", text)
+    assert psnr[-1] > psnr[0] + 3
+    kept = numbers(r"hold ([\d.]+) of the gradient", text)
+    assert kept[-1] > 0.9 > kept[0]
+    assert all(share <= 0.5 for share in numbers(r"([\d.]+) of the samples", text))
+
+
+class Net(torch.nn.Module):
+    """[n, 3] positions, [n, 3] directions and, if asked for, [n] time -> [n, 4] pre-activations."""
+
+    def __init__(self, inputs: int = 6) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3 * inputs, 48),
+            torch.nn.ReLU(),
+            torch.nn.Linear(48, 48),
+            torch.nn.ReLU(),
+            torch.nn.Linear(48, 4),
+        )
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        x = torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+        return self.layers(torch.cat((x, torch.sin(3 * x), torch.cos(3 * x)), 1))
+
+
+def draw_rays(step: int, moving: bool) -> tuple[Rays, Tensor]:
+    """Rays from around a ball of radius 0.6, and the colours they see; a moving ball goes from left to right."""
+    rng = torch.Generator().manual_seed(step)
+    origins = 2 * torch.nn.functional.normalize(torch.randn(RAYS, 3, generator=rng), dim=1)
+    directions = torch.nn.functional.normalize(torch.rand(RAYS, 3, generator=rng) - 0.5 - origins, dim=1)
+    time = torch.rand(RAYS, generator=rng)
+    centre = torch.stack((time - 0.5, 0 * time, 0 * time), 1) if moving else torch.zeros(RAYS, 3)
+    offset = origins - centre
+    along = (offset * directions).sum(1)
+    inside = along.square() - offset.square().sum(1) + 0.36
+    normal = (offset + (-along - inside.clamp_min(0).sqrt())[:, None] * directions) / 0.6
+    target = torch.where(inside[:, None] > 0, 0.5 + 0.5 * normal, 1.0)
+    near, far = torch.full((RAYS,), NEAR), torch.full((RAYS,), FAR)
+    return Rays(origins, directions, near, far, time if moving else None), target
+
+
+def from_edges(edges: Tensor) -> Samples:
+    """Intervals between neighbouring distances [R, K + 1]."""
+    n, count = edges.shape[0], edges.shape[1] - 1
+    ray_id = torch.arange(n).repeat_interleave(count)
+    first, each = torch.arange(n) * count, torch.full((n,), count)
+    return Samples(edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1), ray_id, first, each)
+
+
+def query(rays: Rays, samples: Samples) -> tuple[Tensor, ...]:
+    middle = (samples.t_start + samples.t_end) / 2
+    directions = rays.directions[samples.ray_id]
+    points = rays.origins[samples.ray_id] + middle[:, None] * directions
+    return (points, directions) if rays.time is None else (points, directions, rays.time[samples.ray_id])
+
+
+def density_of(raw: Tensor) -> Tensor:
+    return (raw[:, 3] - 1).clamp_max(6).exp()
+
+
+def render(raw: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Colours [R, 3] over white, weights [B]."""
+    packed = Packed(samples.t_start, samples.t_end, samples.first, samples.count)
+    out = composite(density_of(raw), raw[:, :3].sigmoid(), packed, torch.ones(samples.n_rays, 3))
+    return out.colour, out.weights
+
+
+Place = Callable[[Net, Rays, int], Samples]
+
+
+def uniform_samples(net: Net, rays: Rays, step: int) -> Samples:
+    jitter = torch.rand(len(rays), 1, generator=torch.Generator().manual_seed(step))
+    return from_edges(NEAR + (torch.arange(33) + jitter) * ((FAR - NEAR) / 33))
+
+
+@torch.no_grad()
+def hierarchical_samples(net: Net, rays: Rays, step: int) -> Samples:
+    """Sixteen coarse intervals, and as many distances again where the coarse weights are."""
+    edges = torch.linspace(NEAR, FAR, 17).expand(len(rays), 17)
+    coarse = from_edges(edges)
+    weights = render(net(*query(rays, coarse)), coarse)[1].reshape(len(rays), 16) + 1e-2
+    share = torch.cat((torch.zeros(len(rays), 1), (weights / weights.sum(1, keepdim=True)).cumsum(1)), 1)
+    wanted = ((torch.arange(16) + 0.5) / 16).expand(len(rays), 16).contiguous()
+    cell = torch.searchsorted(share, wanted, right=True).clamp(1, 16) - 1
+    low, high = share.gather(1, cell), share.gather(1, cell + 1)
+    fine = edges.gather(1, cell) + (wanted - low) / (high - low) * ((FAR - NEAR) / 16)
+    return from_edges(torch.cat((edges, fine), 1).sort(1).values)
+
+
+def occupancy_samples() -> Place:
+    """A sampler of its own, whose grid follows the field."""
+    bounds = Bounds(low=(-1.0, -1.0, -1.0), high=(1.0, 1.0, 1.0))
+    sampler = OccupancySampler(OccupancyConfig(resolution=16, step=0.06, every=8), bounds, torch.device("cpu"))
+
+    def place(net: Net, rays: Rays, step: int) -> Samples:
+        if sampler.due(step):
+            with torch.no_grad():
+                sampler.update(lambda points: density_of(net(points, torch.zeros_like(points))), 0, step)
+        return sampler.sample(rays)
+
+    return place
+
+
+@pytest.mark.parametrize("config", [HardConfig(), HardConfig(draw="systematic"), PUBLISHED], ids=lambda c: c.draw)
+@pytest.mark.parametrize(
+    ("make", "moving"),
+    [
+        (lambda: uniform_samples, False),
+        (lambda: uniform_samples, True),
+        (lambda: hierarchical_samples, False),
+        (lambda: hierarchical_samples, True),
+        (occupancy_samples, False),
+    ],
+    ids=["uniform", "uniform with time", "hierarchical", "hierarchical with time", "occupancy"],
+)
+def test_any_samples_can_be_mined(make: Callable[[], Place], moving: bool, config: HardConfig) -> None:
+    torch.manual_seed(0)
+    place, net, miner = make(), Net(7 if moving else 6), Miner(config, images=10)
+    optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)
+    losses, marched, trained = [], 0, 0
+    for step in range(80):
+        rays, target = draw_rays(step, moving)
+        samples = place(net, rays, step)
+
+        def objective(raw: Tensor, samples: Samples = samples, target: Tensor = target) -> Tensor:
+            return (render(raw, samples)[0] - target).square().mean()
+
+        optimiser.zero_grad()
+        mined = miner.backward(net, query(rays, samples), objective, step=step)
+        assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
+        optimiser.step()
+        losses.append(float(mined.loss))
+        marched, trained = marched + len(samples), trained + len(mined.selection.index)
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+    assert 0 < trained < 0.6 * marched
