@@ -56,11 +56,11 @@ def test_help_is_quick_because_it_loads_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip().endswith("0 []")
-    for name in ("demo", "check", "train", "eval", "render", "runs", "doctor"):
+    for name in ("demo", "check", "train", "eval", "render", "runs", "bench", "doctor"):
         assert name in done.stdout
 
 
-@pytest.mark.parametrize("name", ["demo", "check", "train", "eval", "render", "runs", "doctor"])
+@pytest.mark.parametrize("name", ["demo", "check", "train", "eval", "render", "runs", "bench", "doctor"])
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_unknown_command_is_suggested(capsys: pytest.CaptureFixture[str]) -> Non
     assert out == ""
     assert err == (
         "error: there is no command `trian`. Did you mean `train`?\n"
-        "Commands: demo, check, train, eval, render, runs, doctor.\n"
+        "Commands: demo, check, train, eval, render, runs, bench, doctor.\n"
     )
 
 

@@ -24,6 +24,7 @@ LAYERS = [
     {"config", "evaluate", "checkpoint", "tracking", "export"},
     {"rundir", "recipes"},
     {"experiment"},
+    {"bench"},
     {"cli"},
 ]
 """From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""

@@ -434,7 +434,10 @@ def test_a_draw_is_a_function_of_seed_and_step(config: HardConfig) -> None:
         (lambda: MiningConfig(stop=1.0), "0 <= stop < 1"),
         (lambda: Miner(images=0), "`images` must be at least 1"),
         (lambda: Miner(images=1).choose(torch.ones(3), step=0), r"must have shape \[B, C\], got \[3\]"),
-        (lambda: Miner(images=1).choose(torch.ones(3, 1), marched=2, step=0), "`marched` must be at least the 3 samples"),
+        (
+            lambda: Miner(images=1).choose(torch.ones(3, 1), marched=2, step=0),
+            "`marched` must be at least the 3 samples",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], object], message: str) -> None:

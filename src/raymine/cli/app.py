@@ -19,6 +19,7 @@ import tyro
 from raymine._version import __version__
 from raymine.errors import RaymineError
 
+from .bench import Bench
 from .check import Check
 from .demo import Demo
 from .doctor import Doctor
@@ -32,7 +33,7 @@ _DESCRIPTION = """Posed photos to a radiance field, on any machine.
 Start with `raymine demo`. With photos of your own: `raymine check SCENE`, then `raymine train SCENE`. Help on one
 command: `raymine train --help`. `raymine --version` prints the version."""
 
-_NAMES = ("demo", "check", "train", "eval", "render", "runs", "doctor")
+_NAMES = ("demo", "check", "train", "eval", "render", "runs", "bench", "doctor")
 
 _Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
@@ -41,6 +42,7 @@ _Command = (
     | Annotated[Evaluate, tyro.conf.subcommand("eval")]
     | Annotated[Render, tyro.conf.subcommand("render")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 

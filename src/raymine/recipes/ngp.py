@@ -13,6 +13,7 @@ from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import LossConfig
 from raymine.mining import MiningConfig
+from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
@@ -44,10 +45,12 @@ def _cpu(scene: Scene) -> TrainConfig:
             decay=0.8 if unbounded else 0.95,
             full_steps=64,
         ),
-        batch=BatchConfig(samples=1 << 14, max_rays=1 << 13),
+        batch=BatchConfig(samples=1 << 15, max_rays=1 << 13),
         optimiser=OptimiserConfig(lr=2e-2, final=0.03, table_beta1=0.0),
         loss=LossConfig(kind="l2"),
         mining=MiningConfig(faint=1e-3),
+        # Half of the rays go where error and detail are, half everywhere (docs/LOG.md).
+        pixels=PixelConfig(policy="error+edges", reweight=False),
     )
 
 

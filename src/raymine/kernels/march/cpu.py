@@ -210,8 +210,8 @@ def march(
     kept = np.empty(int(most.sum()), np.int32)
     n_tasks = tasks(n, 64)
     _walk(
-        o, d, leave, start, begin, most, space, centre, half, np.float32(1.0) / half, array(grid.bits), array(grid.blocks),
-        grid.resolution, shape, kept, count, n_tasks,
+        o, d, leave, start, begin, most, space, centre, half, np.float32(1.0) / half,
+        array(grid.bits), array(grid.blocks), grid.resolution, shape, kept, count, n_tasks,
     )  # fmt: skip
     total = int(count.sum())
     t_start, t_end, ray_id = np.empty(total, np.float32), np.empty(total, np.float32), np.empty(total, np.int64)

@@ -1,0 +1,14 @@
+"""Benchmarks that users run: measured on their machine, written as JSON and as one page."""
+
+from .mining import MiningRequest as MiningRequest
+from .mining import Outcome as Outcome
+from .mining import Silent as Silent
+from .mining import Watcher as Watcher
+from .mining import bench_mining as bench_mining
+from .policies import POLICIES as POLICIES
+from .policies import parse_policies as parse_policies
+from .records import Document as Document
+from .records import Look as Look
+from .records import Run as Run
+from .records import read_document as read_document
+from .table import table_of as table_of

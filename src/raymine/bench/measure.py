@@ -1,0 +1,143 @@
+"""Train one state for some seconds and write down what happened. The clock sees training steps and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raymine.contracts import StepReport
+from raymine.errors import TrainingError
+from raymine.experiment.horizon import estimate, moment_passed
+from raymine.experiment.loop import NON_FINITE_LIMIT
+from raymine.step import TrainData, TrainState, train_step
+
+from .derive import SHARES
+from .records import Look, StepTime, Trace
+
+POINTS = 300
+"""Most blocks that the steps of a run are averaged into."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What happens around the steps, outside the clock except `synchronise`, which waits for the device.
+
+    look: evaluate at (state, training seconds). tick: told the training seconds after each step. advance: one step.
+    """
+
+    look: Callable[[TrainState, float], Look]
+    tick: Callable[[float], None] = lambda _: None
+    synchronise: Callable[[], None] = _nothing
+    advance: Callable[[TrainState, TrainData], StepReport] = train_step
+    now: Callable[[], float] = time.perf_counter
+
+
+@dataclass
+class Log:
+    """Every step of a run: its report and the training seconds after it. cpu_seconds: of all threads, during steps."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    horizons: list[tuple[int, int]] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        return self.seconds[-1] if self.seconds else 0.0
+
+
+def train_for(state: TrainState, data: TrainData, budget: float, hooks: Hooks) -> Log:
+    """Train until `budget` seconds are spent, looking at the moments of `SHARES`; the last look comes at the end.
+
+    The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
+    """
+    log, streak = Log(), 0
+    marks: list[tuple[int, float]] = []
+    moments = [share * budget for share in SHARES[:-1]]
+    while log.elapsed < budget:
+        worked = time.process_time()
+        before, started = log.elapsed, hooks.now()
+        report = hooks.advance(state, data)
+        elapsed = before + hooks.now() - started
+        due = elapsed >= budget or any(before < moment <= elapsed for moment in moments)
+        if due:
+            started = hooks.now()
+            hooks.synchronise()
+            elapsed += hooks.now() - started
+        log.cpu_seconds += time.process_time() - worked
+        log.reports.append(report)
+        log.seconds.append(elapsed)
+        streak = 0 if report.finite else streak + 1
+        if streak >= NON_FINITE_LIMIT:
+            raise TrainingError(
+                f"Training with the policy {state.config.mining.policy} stays non-finite at step {state.step}.",
+                hint="Run `raymine check` on the scene. Results of earlier runs are kept.",
+            )
+        if elapsed < budget:
+            _update_horizon(state, log, marks, before, budget)
+        if due:
+            log.looks.append(hooks.look(state, elapsed))
+        hooks.tick(elapsed)
+    return log
+
+
+def _update_horizon(state: TrainState, log: Log, marks: list[tuple[int, float]], before: float, budget: float) -> None:
+    moment = moment_passed(budget, before, log.elapsed)
+    if moment or state.step >= state.horizon:
+        state.horizon = estimate(state.step, log.elapsed, marks, budget)
+        log.horizons.append((state.step, state.horizon))
+    if moment:
+        marks.append((state.step, log.elapsed))
+
+
+def step_time(log: Log) -> StepTime:
+    """Milliseconds per step over the whole run."""
+    durations = 1e3 * np.diff(log.seconds, prepend=0.0)
+    low, median, high = (float(value) for value in np.percentile(durations, (25, 50, 75)))
+    return StepTime(median, low, high)
+
+
+def final_share(log: Log) -> float:
+    """Trained / marched samples over the last tenth of the steps."""
+    last = log.reports[-max(1, len(log.reports) // 10) :]
+    return sum(r.trained for r in last) / max(1, sum(r.marched for r in last))
+
+
+def final_rays(log: Log) -> float:
+    """Rays per step over the last tenth of the steps."""
+    last = log.reports[-max(1, len(log.reports) // 10) :]
+    return sum(r.rays for r in last) / len(last)
+
+
+def trace_of(log: Log) -> Trace:
+    """The steps of a run in at most `POINTS` blocks; steps that were not finite count in none."""
+    edges = np.linspace(0, len(log.reports), min(POINTS, len(log.reports)) + 1).round().astype(int)
+    blocks = [(int(end), log.reports[a:end]) for a, end in itertools.pairwise(edges)]
+    blocks = [(end, [r for r in part if r.finite]) for end, part in blocks]
+    blocks = [(end, part) for end, part in blocks if part]
+    mined = all("tau" in r.extra for _, part in blocks for r in part)
+
+    def mean(value: Callable[[StepReport], float]) -> tuple[float, ...]:
+        return tuple(sum(value(r) for r in part) / len(part) for _, part in blocks)
+
+    return Trace(
+        step=tuple(end for end, _ in blocks),
+        seconds=tuple(log.seconds[end - 1] for end, _ in blocks),
+        count=tuple(len(part) for _, part in blocks),
+        loss=mean(lambda r: r.loss),
+        mse=mean(lambda r: r.mse),
+        rays=mean(lambda r: r.rays),
+        marched=mean(lambda r: r.marched),
+        trained=mean(lambda r: r.trained),
+        tau=mean(lambda r: r.extra["tau"]) if mined else (),
+        budget=mean(lambda r: r.extra["budget"]) if mined else (),
+    )

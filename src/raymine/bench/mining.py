@@ -1,0 +1,363 @@
+"""The mining benchmark from request to result: every policy and seed trained for the same time, one after another.
+
+Seeds are the outer loop and policies the inner one, so that a machine that slows down slows all policies alike. Results
+are written after every run; what a killed benchmark has done is kept, and `resume` does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from raymine.config import differences, replace_fields, to_json
+from raymine.contracts import Scene
+from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError
+from raymine.evaluate import evaluate_views
+from raymine.experiment import TrainRequest, held_out, open_data, warm_up
+from raymine.experiment.memory import memory_errors, require_memory
+from raymine.experiment.prepare import KERNELS, Prepared, prepare
+from raymine.experiment.quick import quick_psnr
+from raymine.files import JSON, remove_stale_temps, resource_error
+from raymine.rundir import describe_environment
+from raymine.rundir.folder import slug
+from raymine.rundir.lock import FileLock
+from raymine.rundir.manifest import now
+from raymine.step import TrainConfig, TrainData, TrainState, create_state
+
+from .derive import summarise
+from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, train_for
+from .memory import step_memory
+from .policies import Policy, parse_policies
+from .probe import Probe, probe
+from .records import NAME, Document, Look, Run, Setting, Shapes, read_document, write_document
+from .snapshots import write_pictures
+
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class MiningRequest:
+    """A benchmark as a user asks for it.
+
+    seconds: of training per run. seeds: runs per policy. views: held-out views to evaluate, at most. out: the folder;
+    None takes the next free `<runs_root>/bench-mining-<scene>-<n>`. page: also write `mining.html`. overrides: fields
+    of the recipe's config to replace for every policy, by dotted name.
+    """
+
+    scene: str | Path
+    policies: str = "none,prune,hard"
+    seconds: float = 60.0
+    seeds: int = 1
+    recipe: str = "ngp"
+    device: str = "auto"
+    downscale: int = 1
+    views: int = 25
+    out: Path | None = None
+    resume: bool = False
+    page: bool = True
+    overrides: Mapping[str, JSON] = field(default_factory=dict)
+    runs_root: Path = Path("runs")
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ConfigError(f"--seconds must be a positive number of seconds, got {self.seconds:g}.")
+        if self.seeds < 1:
+            raise ConfigError(f"--seeds must be at least 1, got {self.seeds}.")
+        if self.views < 1:
+            raise ConfigError(f"--views must be at least 1, got {self.views}.")
+        if self.resume and self.out is None:
+            raise ConfigError("--resume needs --out, the folder of the benchmark to continue.")
+        parse_policies(self.policies)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the results are; `page` is None where none was asked for."""
+
+    folder: Path
+    document: Document
+    page: Path | None
+
+
+class Watcher(Protocol):
+    """Told what happens; be quick."""
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        """Images or kernels are being made ready."""
+
+    def opened(self, folder: Path) -> None:
+        """Where results will be, before the first run."""
+
+    def run_started(self, number: int, total: int, policy: str, seed: int) -> None:
+        """Run `number` of `total`, from 1."""
+
+    def trained(self, seconds: float) -> None:
+        """Training seconds of the present run."""
+
+    def looked(self, look: Look) -> None:
+        """An evaluation moment."""
+
+    def run_ended(self, run: Run) -> None:
+        """A run is over and written."""
+
+
+class Silent:
+    """Watches and says nothing; the base for watchers that care about one thing only."""
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        return None
+
+    def opened(self, folder: Path) -> None:
+        return None
+
+    def run_started(self, number: int, total: int, policy: str, seed: int) -> None:
+        return None
+
+    def trained(self, seconds: float) -> None:
+        return None
+
+    def looked(self, look: Look) -> None:
+        return None
+
+    def run_ended(self, run: Run) -> None:
+        return None
+
+
+def require_page_tools() -> None:
+    """`MissingExtraError` where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "report", "The page mining.html (--no-page goes without it)")
+
+
+def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outcome:
+    """Run the benchmark, or what is missing of it. Inputs are checked before anything is trained or created."""
+    watcher = watcher or Silent()
+    if request.page:
+        require_page_tools()
+    policies = parse_policies(request.policies)
+    prepared = prepare(
+        TrainRequest(
+            request.scene,
+            request.recipe,
+            max_seconds=request.seconds,
+            device=request.device,
+            downscale=request.downscale,
+            overrides=request.overrides,
+        )
+    )
+    frames = held_out(prepared.scene, request.views)
+    if not frames:
+        raise SceneError(
+            f"The scene {request.scene} has no held-out views (test or val), so there is no PSNR to compare.",
+            hint="Give a scene with a test split; readers hold out every 8th image where the format has none.",
+        )
+    with contextlib.ExitStack() as stack:
+        bench = _Bench(request, policies, prepared, frames)
+        stored = bench.stored(stack)
+        with memory_errors(prepared.device):
+            bench.load(stack, watcher, () if stored is None else stored.runs)
+            folder, document = bench.begin(stack, stored)
+            watcher.opened(folder)
+            document = bench.run(folder, document, watcher)
+        if not request.page:
+            return Outcome(folder, document, None)
+        from .page import write_page
+
+        return Outcome(folder, document, write_page(folder, document))
+
+
+class _Bench:
+    """One benchmark in progress: what is trained, on what, and where results go."""
+
+    def __init__(
+        self, request: MiningRequest, policies: Sequence[Policy], prepared: Prepared, frames: tuple[int, ...]
+    ) -> None:
+        self.request = request
+        self.scene: Scene = prepared.scene
+        self.device: torch.device = prepared.device
+        self.frames = frames
+        base = prepared.config.train
+        self.configs: dict[str, TrainConfig] = {p.name: replace_fields(base, p.overrides) for p in policies}
+        self.setting = Setting(
+            scene=prepared.config.scene,
+            scene_digest=prepared.digest,
+            recipe=request.recipe,
+            downscale=request.downscale,
+            seconds=request.seconds,
+            policies=tuple(self.configs),
+            views=len(frames),
+        )
+        self.environment = describe_environment(self.device)
+        self.data: TrainData
+        self.views: TrainData
+
+    def stored(self, stack: contextlib.ExitStack) -> Document | None:
+        """The benchmark to continue, locked; None for a new one. Refuses what must not be written."""
+        out = self.request.out
+        if out is None or not out.exists() or (out.is_dir() and all(p.name == _LOCK for p in out.iterdir())):
+            return None
+        if not out.is_dir():
+            raise RunError(f"--out {out} is a file; a benchmark needs a folder.", hint="Give another --out.")
+        if not (out / NAME).is_file():
+            raise RunError(f"--out {out} exists and is no mining benchmark; it is left untouched.")
+        if not self.request.resume:
+            raise RunError(
+                f"--out {out} already holds a benchmark.", hint="Continue it with --resume, or give another."
+            )
+        stack.callback(FileLock.acquire(out / _LOCK).release)
+        remove_stale_temps(out)
+        document = read_document(out)
+        self._require_same(document)
+        return document
+
+    def _require_same(self, document: Document) -> None:
+        """Numbers of other settings, code or machines cannot stand in one table."""
+        before = {"setting": document.setting, "environment": document.environment, "configs": document.configs}
+        after = {"setting": self.setting, "environment": self.environment, "configs": self.configs}
+        changed = differences(to_json(before), to_json(after), stored_in="in the benchmark")
+        if changed:
+            raise ConfigError(
+                f"{self.request.out} was measured under other conditions: {'; '.join(changed)}.",
+                hint="Continue it under the same conditions (only --seeds may grow), or give another --out.",
+            )
+        if self.request.seeds < document.seeds:
+            raise ConfigError(f"{self.request.out} has {document.seeds} seeds; --seeds {self.request.seeds} is fewer.")
+
+    def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[Run]) -> None:
+        """Images, and every kernel that the missing runs need."""
+        for config in self.configs.values():
+            require_memory(config, self.scene.bounds, self.device)
+        train = self.scene.of_split("train")
+        self.data = stack.enter_context(open_data(self.scene, train, self.device, watcher.loading)).train
+        self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, watcher.loading)).train
+        missing = {policy for policy, _ in self.missing(done)}
+        for number, name in enumerate(sorted(missing)):
+            watcher.loading(KERNELS, number, len(missing))
+            warm_up(self.configs[name], self.data, self.device)
+
+    def missing(self, done: Sequence[Run]) -> list[tuple[str, int]]:
+        """(policy, seed) still to train, in order: all policies of a seed before the next seed."""
+        have = {(run.policy, run.seed) for run in done}
+        every = [(name, seed) for seed in range(self.request.seeds) for name in self.configs]
+        return [pair for pair in every if pair not in have]
+
+    def begin(self, stack: contextlib.ExitStack, stored: Document | None) -> tuple[Path, Document]:
+        """The folder, locked, with a first `mining.json` in it."""
+        if stored is not None and self.request.out is not None:
+            return self.request.out, replace(stored, seeds=self.request.seeds)
+        folder = _make_folder(self.request, slug(Path(self.setting.scene).name))
+        stack.callback(FileLock.acquire(folder / _LOCK).release)
+        state = create_state(next(iter(self.configs.values())), self.data, seed=0, device=self.device)
+        height, width = (int(v) for v in self.data.images.sizes[0])
+        shapes = Shapes(
+            train_images=len(self.data.rig),
+            held_out_views=len(self.views.rig),
+            width=width,
+            height=height,
+            parameters=sum(p.numel() for p in state.field.parameters()),
+            samples_per_step=state.config.batch.samples,
+        )
+        document = Document(
+            setting=self.setting,
+            seeds=self.request.seeds,
+            shapes=shapes,
+            environment=self.environment,
+            command=self.request.command,
+            started=now(),
+            complete=False,
+            configs={name: to_json(config) for name, config in self.configs.items()},
+        )
+        write_document(folder, document)
+        return folder, document
+
+    def run(self, folder: Path, document: Document, watcher: Watcher) -> Document:
+        """Train what is missing; the document is written after every run."""
+        missing = self.missing(document.runs)
+        total = len(self.configs) * self.request.seeds
+        for policy, seed in missing:
+            watcher.run_started(len(document.runs) + 1, total, policy, seed)
+            run = self._one(folder, policy, seed, watcher)
+            document = self._with(document, (*document.runs, run))
+            write_document(folder, document)
+            watcher.run_ended(run)
+        if not missing:
+            document = self._with(document, document.runs)
+            write_document(folder, document)
+        return document
+
+    def _with(self, document: Document, runs: tuple[Run, ...]) -> Document:
+        summaries = summarise(runs, self.setting.policies, self.setting.seconds)
+        return replace(document, runs=runs, summaries=summaries, complete=not self.missing(runs))
+
+    def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> Run:
+        state = create_state(self.configs[policy], self.data, seed=seed, device=self.device)
+        seen: list[Probe] = []
+
+        def look(state: TrainState, seconds: float) -> Look:
+            seen[:] = [probe(state, self.data)]
+            psnr = quick_psnr(state.renderer(), self.views, self._background)
+            found = Look(seconds, state.step, None if math.isnan(psnr) else psnr, seen[0].diagnosis)
+            watcher.looked(found)
+            return found
+
+        synchronise = torch.cuda.synchronize if self.device.type == "cuda" else _nothing
+        log = train_for(state, self.data, self.setting.seconds, Hooks(look, watcher.trained, synchronise))
+        return self._finish(folder, policy, state, log, seen[0])
+
+    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log, last: Probe) -> Run:
+        """Evaluate every pixel, measure a step, draw pictures."""
+        scores = evaluate_views(state.renderer(), self.views.rig, self.views.images, background=self._background)
+        pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}
+        return Run(
+            policy=policy,
+            seed=state.seed,
+            seconds=log.elapsed,
+            steps=len(log.reports),
+            skipped=sum(not report.finite for report in log.reports),
+            step_ms=step_time(log),
+            rays=final_rays(log),
+            share=final_share(log),
+            cpu_share=log.cpu_seconds / log.elapsed,
+            psnr=scores.psnr if math.isfinite(scores.psnr) else None,
+            ssim=scores.ssim if math.isfinite(scores.ssim) else None,
+            memory=step_memory(state, self.data),
+            looks=tuple(log.looks),
+            trace=trace_of(log),
+            ray=last.ray,
+            horizons=tuple(log.horizons),
+            pictures=pictures,
+        )
+
+    @property
+    def _background(self) -> tuple[float, float, float]:
+        return self.scene.background or (0.0, 0.0, 0.0)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _make_folder(request: MiningRequest, scene: str) -> Path:
+    """A folder that was not there before, unless it is the empty one that was asked for."""
+    try:
+        if request.out is not None:
+            request.out.mkdir(parents=True, exist_ok=True)
+            return request.out
+        request.runs_root.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            folder = request.runs_root / f"bench-mining-{scene}-{number}"
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+            number += 1
+    except OSError as error:
+        raise resource_error(error, "create the folder of the benchmark", request.out or request.runs_root) from error

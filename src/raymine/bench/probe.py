@@ -1,0 +1,143 @@
+"""A close look at one training batch, without training on it: who has the gradient, and who would be trained on.
+
+Every policy is asked the same: G from the gradients of the pre-activations of all marched samples, with no sample left
+out for being faint, so that curves of different policies can be compared. What is chosen is what the policy itself
+would choose from the same batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.contracts import FieldOutput, Rays, Samples, Selection
+from raymine.kernels.judge.op import Wanted
+from raymine.kernels.philox.op import Stream, uniform
+from raymine.losses import colour_loss
+from raymine.mining import Miner, draw
+from raymine.mining.diagnose import Diagnosis, chosen_mask, diagnose, ray_importance, transmittance_before
+from raymine.render import HIDDEN, composite_output, first_look
+from raymine.step import TrainData, TrainState
+from raymine.step.train import draw_batch
+
+from .records import RayDetail
+
+CHUNK = 1 << 12
+"""Rays of a picture that are looked at together."""
+
+
+class Batch(NamedTuple):
+    """Rays [R], their samples [B] and what they should show."""
+
+    rays: Rays
+    samples: Samples
+    wanted: Wanted
+
+
+class Blame(NamedTuple):
+    """gradient [B, 4] of the pre-activations; weights [B]; error [R]: mean squared error of each pixel; opacity [R]."""
+
+    gradient: Tensor
+    weights: Tensor
+    error: Tensor
+    opacity: Tensor
+
+
+class Probe(NamedTuple):
+    """What one batch shows: numbers, and the samples of one hard ray (None where no ray has samples)."""
+
+    diagnosis: Diagnosis
+    ray: RayDetail | None
+
+
+def probe(state: TrainState, data: TrainData) -> Probe:
+    """Look at the batch that the next step would draw. Changes nothing."""
+    batch = _next_batch(state, data)
+    found = blame(state, batch, faint=0.0)
+    size = draw.norms(found.gradient)
+    selection = choice(state, data, batch, size)
+    ray_id = batch.samples.ray_id
+    light = transmittance_before(found.weights, ray_id, len(batch.rays))
+    diagnosis = diagnose(size, found.weights, light, ray_id, found.error, selection)
+    return Probe(diagnosis, _hard_ray(batch.samples, found, size, chosen_mask(selection, len(size))))
+
+
+def _next_batch(state: TrainState, data: TrainData) -> Batch:
+    drawn = draw_batch(state, data)
+    jitter = uniform(state.seed, state.step, Stream.JITTER, (len(drawn.rays),), state.device)
+    return Batch(drawn.rays, state.sampler.sample(drawn.rays, jitter), drawn.wanted)
+
+
+def blame(state: TrainState, batch: Batch, *, faint: float) -> Blame:
+    """Gradients of the loss in the pre-activations of every sample, by autograd through rendering and loss only."""
+    first = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
+    leaves = (first.colour.detach().requires_grad_(), first.density.detach().requires_grad_())
+    wanted = batch.wanted
+    rendered = composite_output(FieldOutput(*leaves), batch.samples, wanted.background, state.config.mining.stop)
+    loss = colour_loss(state.config.loss, rendered.colour, wanted.colour, wanted.weight)
+    colour, density = torch.autograd.grad(loss.total, leaves)
+    gradient = torch.cat((colour, density[:, None]), 1)
+    return Blame(gradient, rendered.weights.detach(), loss.error, rendered.opacity.detach())
+
+
+def choice(state: TrainState, data: TrainData, batch: Batch, size: Tensor) -> Selection:
+    """The samples of the batch that the policy of `state` would train on; `size` is G [B]."""
+    mining, count = state.config.mining, len(batch.samples)
+    if state.miner is not None:
+        # A twin chooses, since choosing moves the miner's running average.
+        twin = Miner(state.miner.config, images=len(data.rig), device=state.device)
+        twin.tau.copy_(state.miner.tau)
+        own = blame(state, batch, faint=mining.faint)
+        return twin.choose(own.gradient, seed=state.seed, step=state.step)
+    index = torch.arange(count, device=state.device)
+    if mining.policy == "prune":
+        seen = first_look(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
+        index = index[seen.density != HIDDEN]
+    tau = draw.concentration(draw.probabilities(size), count)
+    return Selection(index, torch.ones(len(index), device=state.device), tau, tau.new_tensor(float(count)))
+
+
+def _hard_ray(samples: Samples, found: Blame, size: Tensor, chosen: Tensor) -> RayDetail | None:
+    """One ray that shows mining at work: opaque, so that it has a front, a surface and a back, and hard.
+
+    Of the rays with at least 8 samples that end on something, the one at the 95th percentile of the sum of G: the very
+    hardest is often an outlier. Of all rays with samples, where no such ray exists.
+    """
+    clear = (samples.count >= 8) & (found.opacity > 0.9)
+    fit = torch.nonzero(clear if bool(clear.any()) else samples.count > 0)[:, 0]
+    if not len(fit):
+        return None
+    importance = ray_importance(size, samples.ray_id, samples.n_rays)[fit]
+    ray = int(fit[importance.argsort()[int(0.95 * (len(fit) - 1))]])
+    rows = slice(int(samples.first[ray]), int(samples.first[ray] + samples.count[ray]))
+    middle = (samples.t_start[rows] + samples.t_end[rows]) / 2
+    return RayDetail(
+        tuple(middle.tolist()),
+        tuple(found.weights[rows].tolist()),
+        tuple(size[rows].tolist()),
+        tuple(chosen[rows].tolist()),
+    )
+
+
+def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor]) -> np.ndarray:
+    """Sum of G over the samples of each ray, [H, W] float32, for the pixels (view, rows [H], columns [W])."""
+    index, rows, columns = grid
+    y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
+    background = torch.tensor(views.background or (0.0, 0.0, 0.0), device=state.device)
+    parts = []
+    for start in range(0, len(x), CHUNK):
+        some = slice(start, min(start + CHUNK, len(x)))
+        image = torch.full_like(x[some], index)
+        rgba, weight = views.images.gather(image, y[some], x[some])
+        rgba, weight = rgba.to(state.device), weight.to(state.device)
+        backdrop = background.expand(len(rgba), 3)
+        rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x[some], y[some])))
+        wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
+        samples = state.sampler.sample(rays)
+        size = draw.norms(blame(state, Batch(rays, samples, wanted), faint=0.0).gradient)
+        # The loss is a mean over the rays of a chunk; times their number, chunks of different sizes agree.
+        parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))
+    return torch.cat(parts).reshape(len(rows), len(columns)).cpu().numpy()

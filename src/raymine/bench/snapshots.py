@@ -1,0 +1,66 @@
+"""Pictures of one held-out view for the page: truth, prediction, error, and where the hard rays are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine import pictures
+from raymine.step import TrainData, TrainState
+
+from .probe import importance_picture
+
+FOLDER = "pictures"
+SIDE = 320
+"""Longest side of a picture in pixels; larger views are shown on a grid of their pixels."""
+
+
+def write_pictures(state: TrainState, views: TrainData, folder: Path, policy: str) -> dict[str, str]:
+    """Render the middle view and write its pictures into `folder`/pictures; their file names by kind."""
+    index = len(views.rig) // 2
+    rows, columns = _grid(views, index)
+    truth, predicted = _pair(state, views, (index, rows, columns))
+    stem = policy.replace(":", "-")
+    made = {
+        "truth": ("truth.png", truth),
+        "predicted": (f"{stem}-predicted.png", predicted),
+        "error": (f"{stem}-error.png", pictures.error_picture(predicted, truth)),
+        "hard": (f"{stem}-hard.png", _overlay(truth, importance_picture(state, views, (index, rows, columns)))),
+    }
+    for name, picture in made.values():
+        pictures.write_png(folder / FOLDER / name, picture)
+    return {kind: name for kind, (name, _) in made.items()}
+
+
+def _grid(views: TrainData, index: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of a view, every n-th of them so that neither is more than `SIDE` long."""
+    height, width = (int(v) for v in views.images.sizes[index])
+    stride = max(1, math.ceil(max(height, width) / SIDE))
+    return torch.arange(stride // 2, height, stride), torch.arange(stride // 2, width, stride)
+
+
+def _pair(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Truth and prediction, [H, W, 3] float in 0..1."""
+    index, rows, columns = grid
+    y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
+    image = torch.full_like(x, index)
+    background = torch.tensor(views.background or (0.0, 0.0, 0.0))
+    rgba = views.images.gather(image, y, x)[0].cpu()
+    truth = torch.lerp(background.expand(len(x), 3), rgba[:, :3], rgba[:, 3:])
+    rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x, y)))
+    colour = state.renderer().render(rays, background.to(state.device)).colour.detach().cpu().float()
+    shape = (len(rows), len(columns), 3)
+    return truth.reshape(shape).numpy(), colour.nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(shape).numpy()
+
+
+def _overlay(truth: np.ndarray, importance: np.ndarray) -> np.ndarray:
+    """Importance [H, W] in colour over a dim grey view; its 99th percentile and above are brightest."""
+    top = float(np.percentile(importance, 99))
+    amount = np.sqrt(np.clip(importance / top, 0.0, 1.0)) if top > 0 else np.zeros_like(importance)
+    grey = 0.35 * truth.mean(axis=-1, keepdims=True)
+    share = amount[..., None]
+    return pictures.to_uint8(grey * (1 - share) + pictures.colour_map(amount) / 255.0 * share)

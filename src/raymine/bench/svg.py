@@ -1,0 +1,83 @@
+"""matplotlib figures as inline SVG that follows the page: its text colour, its grid colour, its width."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Drawn in colours that nothing else has, and replaced by what the page's colour scheme says.
+INK, GRID = "#010203", "#040506"
+
+COLOURS = ("#2f86d1", "#e07b00", "#1f9d63", "#c25fc9", "#d5485f", "#1aa0a8", "#8a7a2e", "#7d72e0")
+"""Told apart by most colour-blind readers, and readable on white and on near-black."""
+
+DASHES = ("-", "--", "-.", ":")
+WIDTH, HEIGHT = 5.4, 3.3
+"""Inches. Small on purpose: text in an SVG shrinks with it, and a phone shows the whole width."""
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "raymine",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+}
+
+
+def new_figure(rows: int = 1, *, height: float = HEIGHT, sharex: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with `rows` panels below each other, `height` inches each for one panel and a little less for more."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height * (1 if rows == 1 else 0.8 * rows)), layout="constrained")
+    axes = figure.subplots(rows, 1, squeeze=False, sharex=sharex)
+    return figure, [row[0] for row in axes]
+
+
+def to_svg(draw: Callable[[], Figure], name: str, label: str) -> str:
+    """What `draw` draws as an <svg> element, in the style of the page; `name` keeps ids apart from other figures'."""
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context(_STYLE):
+        draw().savefig(text, format="svg", transparent=True)
+    body = text.getvalue()
+    body = body[body.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', _opening(label), body, count=1, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = body.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
+    return body.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+
+
+def _opening(label: str) -> str:
+    safe = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
+    return rf'<svg viewBox="\1" role="img" aria-label="{safe}">'
+
+
+def colour_of(policies: Sequence[str], policy: str) -> str:
+    return COLOURS[list(policies).index(policy) % len(COLOURS)]
+
+
+def dash_of(policies: Sequence[str], policy: str) -> str:
+    return DASHES[list(policies).index(policy) % len(DASHES)]

@@ -1,0 +1,86 @@
+"""What a benchmark says while it works. Imported when one runs, since it imports torch."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from raymine.bench import Look, Run
+from raymine.scenes.builtin import builtin_scene
+
+from . import output
+
+_QUARTERS = (0.25, 0.5, 0.75, 1.0)
+
+
+class BenchProgress:
+    """A bar per run on a terminal, a few lines per run elsewhere; both on stderr."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._console = output.messages()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
+        self._task: TaskID | None = None
+        self._title = ""
+        self._psnr = ""
+        self._shown = 0.0
+        self._folder: Path | None = None
+
+    def __enter__(self) -> BenchProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._bar.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and self._folder is not None:
+            output.say(f"Finished runs are kept. To go on, repeat the command with --resume --out {self._folder}")
+
+    def make_builtin(self) -> None:
+        """The built-in scene is made on first use, in seconds; asked for here so that those seconds have a bar."""
+        builtin_scene(progress=partial(self.loading, "views of the built-in scene"))
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        self._show(f"Getting ready: {what}", done, total, f"{done} of {total}")
+
+    def opened(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run_started(self, number: int, total: int, policy: str, seed: int) -> None:
+        self._title, self._psnr, self._shown = f"run {number} of {total}: {policy}, seed {seed}", "", 0.0
+        self._line(self._title)
+        self.trained(0.0)
+
+    def trained(self, seconds: float) -> None:
+        self._show(self._title, seconds, self._seconds, f"{seconds:.1f} of {self._seconds:g} s  {self._psnr}")
+
+    def looked(self, look: Look) -> None:
+        psnr = "no PSNR" if look.psnr is None else f"{look.psnr:.2f} dB"
+        self._psnr = f"{psnr} at {look.seconds:.1f} s"
+        # A log file needs a line now and then, not twelve a run.
+        passed = [share for share in _QUARTERS if self._shown < share * self._seconds <= look.seconds]
+        if passed:
+            self._line(f"  {look.seconds:.1f} s, step {look.step}: {psnr}")
+        self._shown = look.seconds
+
+    def run_ended(self, run: Run) -> None:
+        psnr = "no PSNR" if run.psnr is None else f"{run.psnr:.2f} dB on all pixels"
+        text = f"{run.policy}, seed {run.seed}: {psnr}, {run.steps} steps of {run.step_ms.median:.2f} ms"
+        self._console.print(escape(text), soft_wrap=True)
+
+    def _show(self, title: str, done: float, total: float, text: str) -> None:
+        if not self._console.is_terminal:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("", text="")
+        self._bar.update(self._task, description=escape(title), completed=done, total=total or None, text=text)
+
+    def _line(self, text: str) -> None:
+        """For logs: a terminal has the bar."""
+        if not self._console.is_terminal:
+            self._console.print(escape(text), soft_wrap=True)
