@@ -25,7 +25,9 @@ import torch
 from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed, composite
 from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.judge.op import Wanted, judge
 from raymine.kernels.march.op import Spacing, march, pack
+from raymine.kernels.ngp_step.op import HIDDEN, Box, Network, infer, train
 
 Run = Callable[[], object]
 BLOCK = 4
@@ -74,6 +76,39 @@ def composite_rays(rays: int) -> tuple[dict[str, object], Run]:
     return {"rays": rays, "samples": n}, run
 
 
+def judge_rays(rays: int) -> tuple[dict[str, object], Run]:
+    """Loss and gradient of every sample of ragged rays, from pre-activations."""
+    count = torch.randint(0, 64, (rays,))
+    n = int(count.sum())
+    t = torch.rand(n) * 3
+    packed = Packed(t, t + 0.01, count.cumsum(0) - count, count)
+    wanted = Wanted(torch.rand(rays, 3), torch.rand(rays, 3), torch.ones(rays))
+    colour, density = torch.randn(n, 3), torch.randn(n) * 3
+    return {"rays": rays, "samples": n}, lambda: judge(colour, density, packed, wanted)
+
+
+def field_rays(rays: int, chosen: int) -> tuple[dict[str, object], Run, Run]:
+    """The first pass along rays of 32 samples, about half of them behind something, and the second over `chosen`."""
+    spec = GridSpec(levels=8, features=4, log2_entries=16, finest=512)
+    shapes = [(spec.width, 32), (32, 16), (32, 32), (32, 32), (32, 3)]
+    weights = [torch.randn(shape) * 0.4 for shape in shapes]
+    box = Box(torch.full((3,), -1.0), torch.full((3,), 1.0), False)
+    network = Network(torch.randn(spec.total_entries, 4), spec, tuple(weights[:2]), tuple(weights[2:]), box)
+    directions = torch.nn.functional.normalize(torch.randn(rays, 3), dim=-1)
+    count = torch.full((rays,), 32)
+    t = (torch.arange(32) / 32).repeat(rays)
+    packed = Packed(t, t + 1 / 32, count.cumsum(0) - count, count)
+    origins = torch.zeros(rays, 3)
+    asked = int((infer(network, origins, directions, packed, 1e-4, 1e-3).density != HIDDEN).sum())
+    positions, grads = torch.rand(chosen, 3) * 2 - 1, (torch.randn(chosen, 3), torch.randn(chosen))
+    along = directions[torch.arange(chosen) % rays]
+    return (
+        {"rays": rays, "samples": len(t), "visible": asked, "chosen": chosen},
+        lambda: infer(network, origins, directions, packed, 1e-4, 1e-3),
+        lambda: train(network, positions, along, *grads),
+    )
+
+
 def measure(run: Run, repeat: int) -> dict[str, list[float]]:
     """Milliseconds of `repeat` runs per backend, in alternating blocks; the first run of a block does not count.
 
@@ -107,6 +142,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15)
     repeat = parser.parse_args().repeat
     torch.manual_seed(0)
+    shapes, first, second = field_rays(1024, 3000)
     cases = {
         "hash_grid 16x2 2^19": hash_grid(65_536, GridSpec()),
         "hash_grid 8x4 2^15": hash_grid(65_536, GridSpec(levels=8, features=4, log2_entries=15, finest=512)),
@@ -114,6 +150,9 @@ def main() -> None:
         "march, 8,192 rays": march_rays(8192),
         "composite, 65 k samples": composite_rays(2048),
         "composite, 260 k samples": composite_rays(8192),
+        "judge, 65 k samples": judge_rays(2048),
+        "ngp_step infer, 32 k samples": (shapes, first),
+        "ngp_step train, 3,000 samples": (shapes, second),
     }
     who = machine()
     for op, (shapes, run) in cases.items():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from raymine.bench import POLICIES, parse_policies, read_document
+from raymine.bench import parse_policies, read_document
 from raymine.bench.derive import (
     SHARES,
     Curve,
@@ -44,6 +44,7 @@ from raymine.contracts import StepReport
 from raymine.errors import ConfigError, RunError, TrainingError
 from raymine.mining import PUBLISHED
 from raymine.mining.diagnose import Diagnosis, Histogram, Picked
+from raymine.recipes.policies import POLICIES
 from raymine.rundir import describe_environment
 from raymine.step import TrainState, create_state, train_step
 from scenes_for_tests import ball_scene

@@ -382,3 +382,17 @@ def test_errors_on_a_gpu_arrive_before_they_are_needed() -> None:
         there.observe(pixels, difficulty(Pixels(*(part.cuda() for part in pixels))))
     assert torch.equal(here.tensors()["error"], there.tensors()["error"])
     assert torch.equal(here.draw(200, seed=0, step=32).pixels.x, there.draw(200, seed=0, step=32).pixels.x)
+
+
+def test_a_limit_keeps_one_image_from_drawing_all_rays_to_itself() -> None:
+    """Two images of one cell each with errors 9 and 1: drawn 9 to 1, or with a limit of 1 as 5 to 1."""
+    images = np.zeros((2, 2, 2, 4), np.uint8)
+    for limit, expected in ((None, 0.9), (1.0, 5 / 6)):
+        config = PixelConfig("error", cells=2, coverage=0.001, reweight=False, refresh=1, image_limit=limit)
+        chosen = PixelSampler(config, Pictures(list(images)))
+        both = Pixels(torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+        chosen.observe(both, torch.tensor([9.0, 1.0]))
+        image = chosen.draw(20_000, seed=0, step=0).pixels.image
+        assert float((image == 0).float().mean()) == pytest.approx(expected, abs=0.01)
+    with pytest.raises(ConfigError, match="`image_limit` must be at least 1"):
+        PixelConfig("error", image_limit=0.5)

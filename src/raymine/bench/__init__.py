@@ -5,7 +5,6 @@ from .mining import Outcome as Outcome
 from .mining import Silent as Silent
 from .mining import Watcher as Watcher
 from .mining import bench_mining as bench_mining
-from .policies import POLICIES as POLICIES
 from .policies import parse_policies as parse_policies
 from .records import Document as Document
 from .records import Look as Look

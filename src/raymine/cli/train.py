@@ -21,7 +21,8 @@ class Train:
     recipe: str = "ngp"
     """What to train."""
     mining: str | None = None
-    """Which samples to train on: `none` (all) or `prune` (only visible ones). The recipe's choice if not given."""
+    """Which samples to train on: `none` (all), `prune` (visible ones), `hard` (those that still teach), or
+    `hard:published`. The recipe's choice if not given."""
     pixels: str | None = None
     """Which pixels to look at: `uniform`, `error` (where rays were wrong), `edges` or `error+edges`. The recipe's
     choice if not given."""
@@ -45,6 +46,7 @@ class Train:
     def execute(self) -> int:
         """Exit code 0 when the run reached its limit, 130 or 143 when a signal stopped it."""
         from raymine.experiment import TrainRequest
+        from raymine.recipes.policies import policy_overrides
 
         from .narrate import narrated_train
 
@@ -59,9 +61,8 @@ class Train:
             device=self.device,
             downscale=self.downscale,
             overrides={
-                name: value
-                for name, value in (("mining.policy", self.mining), ("pixels.policy", self.pixels))
-                if value is not None
+                **({} if self.mining is None else policy_overrides(self.mining)),
+                **({} if self.pixels is None else {"pixels.policy": self.pixels}),
             },
             command=("raymine", *sys.argv[1:]),
         )

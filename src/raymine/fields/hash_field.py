@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Rays, Samples
 from raymine.errors import ConfigError
+from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, harmonics, infer, to_unit_cube, train
@@ -83,13 +84,19 @@ class HashField(nn.Module):
 
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """See `contracts.PullsBack`. The table's gradient is sparse."""
+        """See `contracts.PullsBack`. Where there is a fused kernel, the table's gradient is sparse."""
+        if dispatch.choose("ngp_step", self.table.device) == "reference":
+            with torch.enable_grad():
+                output = self.forward(query)
+            torch.autograd.backward((output.colour, output.density), (colour, density))
+            return
         found = train(self._network(), query.positions, query.directions, colour, density)
         for weight, grad in zip((*self.density_layers, *self.colour_layers), found.layers, strict=True):
             weight.grad = grad
-        self.table.grad = torch.sparse_coo_tensor(
-            found.rows[None], found.values, self.table.shape, is_coalesced=True, check_invariants=False
-        )
+        with torch.sparse.check_sparse_tensor_invariants(False):
+            self.table.grad = torch.sparse_coo_tensor(
+                found.rows[None], found.values, self.table.shape, is_coalesced=True
+            )
 
     def _box(self) -> Box:
         return Box(self.low, self.high, self.unbounded)

@@ -23,7 +23,8 @@ class HardConfig:
     reweight: `unbiased` divides a chosen gradient by the probability of its choice; `none`, as published, does not.
     rate: of the running average of tau; None takes 1 / number of training images, as the paper says.
     low, high: b is kept within low B .. high B.
-    winsor: gradient norms above this many times their mean count as that much when samples are drawn; None: no limit.
+    winsor: a gradient longer than this many times the mean is cut to that, for the draw and for training, so that a few
+        impossible samples cannot crowd out the rest; None: no limit.
     """
 
     draw: Draw = "poisson"

@@ -21,6 +21,8 @@ class PixelConfig:
     decay: what a cell keeps of its mean squared error when one more ray is seen in it; it remembers about
         1 / (1 - decay) rays.
     cells: the most cells that all images together are cut into; at least one for each image.
+    image_limit: the errors of one image count for at most this many times the mean of all images, so that an image with
+        a wrong pose, which is never learnt, does not draw all rays to itself; None: no limit.
     refresh: the draw follows the remembered errors anew at steps that are multiples of this.
     """
 
@@ -30,6 +32,7 @@ class PixelConfig:
     decay: float = 0.9
     cells: int = 1 << 18
     refresh: int = 16
+    image_limit: float | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
@@ -43,6 +46,9 @@ class PixelConfig:
             raise ConfigError(f"pixels `decay` must be in 0 .. 1 and below 1, got {self.decay}.")
         if self.cells < 1 or self.refresh < 1:
             raise ConfigError(f"pixels needs cells >= 1 and refresh >= 1, got {self.cells} and {self.refresh}.")
+
+        if self.image_limit is not None and not self.image_limit >= 1:
+            raise ConfigError(f"pixels `image_limit` must be at least 1 (the mean itself), got {self.image_limit}.")
 
     @property
     def follows_error(self) -> bool:

@@ -22,6 +22,7 @@ class Score:
     def __init__(self, config: PixelConfig, images: ImageSource) -> None:
         self.cells = cut(images.sizes, config.cells)
         self._share = torch.from_numpy(self.cells.share)
+        self._limit = config.image_limit
         self.error = ErrorMap(len(self.cells), config.decay) if config.follows_error else None
         self._edges = self._running_sum(edge_map(images, self.cells), self._empty()) if config.follows_edges else None
         self.table = self._empty()
@@ -54,8 +55,16 @@ class Score:
         if self.error is None:
             assert self._edges is not None
             return out.copy_(self._edges)
-        self._running_sum(self.error.filled(), out)
+        self._running_sum(self._limited(self.error.filled()), out)
         return out if self._edges is None else out.lerp_(self._edges, 0.5)
+
+    def _limited(self, values: Tensor) -> Tensor:
+        """Errors [N], scaled down in images where they add up to more than the limit."""
+        if self._limit is None:
+            return values
+        total = np.add.reduceat(values.numpy() * self.cells.share, self.cells.first)
+        scale = np.minimum(1.0, self._limit * total.mean() / np.maximum(total, 1e-30))
+        return values * torch.from_numpy(scale.repeat(np.diff(self.cells.first, append=len(self.cells)))).float()
 
     def _running_sum(self, values: Tensor, out: Tensor) -> Tensor:
         """values [N], 0 or more: write the running sum of q, or of u where all are 0, into `out` [N + 1] and return it.

@@ -61,6 +61,8 @@ def _cuda(scene: Scene) -> TrainConfig:
         field=HashFieldConfig(grid=GridSpec(finest=4096 if unbounded else 2048)),
         occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0),
         batch=BatchConfig(samples=1 << 18),
+        # Without fused kernels a first pass costs nearly as much as it saves: `none` is the quickest (docs/LOG.md).
+        mining=MiningConfig(policy="none"),
     )
 
 

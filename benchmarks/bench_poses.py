@@ -1,0 +1,113 @@
+"""What wrong poses do to hard sample mining, and which guard helps.
+
+    python benchmarks/bench_poses.py SCENE --downscale 4 --seconds 60 --share 0.1 --degrees 3
+
+Turns some training cameras about random axes through the centre of the scene, trains with each policy for the same time
+and evaluates on test views, whose poses are right. Prints one JSON row per run. `builtin` names the built-in scene.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+import argparse
+import contextlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from raymine import recipes
+from raymine.bench.measure import Hooks, train_for
+from raymine.bench.records import Look
+from raymine.config import replace_fields
+from raymine.contracts import Scene
+from raymine.experiment.prepare import held_out, open_data
+from raymine.experiment.quick import quick_psnr
+from raymine.rundir import describe_environment
+from raymine.scenes.builtin import builtin_scene
+from raymine.scenes.load import load_scene
+from raymine.step import TrainData, TrainState, create_state, train_step
+
+EVEN = {"pixels.policy": "uniform"}
+POLICIES: dict[str, dict[str, object]] = {
+    "none": {"mining.policy": "none"},
+    "none, even pixels": {"mining.policy": "none", **EVEN},
+    "hard": {},
+    "hard, even pixels": EVEN,
+    "hard, winsor 10": {"mining.hard.winsor": 10.0},
+    "hard, image limit 1": {"pixels.image_limit": 1.0},
+    "hard, both": {"mining.hard.winsor": 10.0, "pixels.image_limit": 1.0},
+    "hard, Huber": {"loss.kind": "huber", "loss.delta": 0.1},
+}
+
+
+def turned(scene: Scene, share: float, degrees: float, seed: int) -> tuple[Scene, int]:
+    """The scene with some training cameras turned by `degrees` about random axes through the centre of its box."""
+    rng = np.random.default_rng(seed)
+    centre = (np.array(scene.bounds.low) + np.array(scene.bounds.high)) / 2
+    train = scene.of_split("train")
+    wrong = set(rng.choice(train, round(share * len(train)), replace=False).tolist())
+    frames = list(scene.frames)
+    for i in sorted(wrong):
+        axis = rng.normal(size=3)
+        x, y, z = axis / np.linalg.norm(axis)
+        cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        angle = np.radians(degrees)
+        turn = np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+        pose = turn @ frames[i].pose
+        pose[:, 3] += centre - turn @ centre
+        frames[i] = replace(frames[i], pose=pose)
+    return replace(scene, frames=tuple(frames)), len(wrong)
+
+
+def trained(config: object, data: TrainData, seconds: float, look: object) -> tuple[TrainState, list[Look]]:
+    """A state after `seconds` of training; a throw-away one takes the compiling."""
+    cpu = torch.device("cpu")
+    warm = create_state(config, data, seed=1, device=cpu)  # type: ignore[arg-type]
+    for _ in range(2):
+        train_step(warm, data)
+    state = create_state(config, data, seed=0, device=cpu)  # type: ignore[arg-type]
+    return state, train_for(state, data, seconds, Hooks(look=look)).looks  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scene")
+    parser.add_argument("--downscale", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--degrees", type=float, default=3.0)
+    parser.add_argument("--policies", default=",".join(POLICIES).replace(", ", ";"))
+    args = parser.parse_args()
+    path = builtin_scene() if args.scene == "builtin" else args.scene
+    scene, wrong = turned(load_scene(path, downscale=args.downscale), args.share, args.degrees, seed=0)
+    cpu = torch.device("cpu")
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
+        views = stack.enter_context(open_data(scene, held_out(scene, 25), cpu, None)).train
+        for name in (part.replace(";", ", ") for part in args.policies.split(",")):
+            config = replace_fields(recipes.build("ngp", scene, "cpu"), POLICIES[name])  # type: ignore[arg-type]
+            # The benchmark's own looks also probe gradients; here the PSNR at the end is all that is wanted.
+            state, _ = trained(config, data, args.seconds, lambda state, seconds: None)
+            row = {
+                "bench": "poses",
+                "scene": args.scene.rstrip("/").rsplit("/", 1)[-1],
+                "policy": name,
+                "wrong": wrong,
+                "of": len(data.rig),
+                "degrees": args.degrees,
+                "seconds": args.seconds,
+                "steps": state.step,
+                "psnr": round(quick_psnr(state.renderer(), views, scene.background or (0.0, 0.0, 0.0)), 3),
+                "device": describe_environment(cpu).device,
+                "threads": torch.get_num_threads(),
+            }
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
