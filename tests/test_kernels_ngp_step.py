@@ -58,7 +58,7 @@ def test_infer_agrees_on_any_shape(shape: dict, colour: bool, poisoned: None) ->
     results = {}
     for backend in ("cpu", "reference"):
         with dispatch.force(backend):  # type: ignore[arg-type]
-            results[backend] = infer(field, origins, directions, packed, 1e-2, 1e-3, colour=colour)
+            results[backend] = infer(field, origins, directions, packed, 1e-2, 1e-3, colour=colour, keep=not colour)
     got, expected = results["cpu"], results["reference"]
     seen = expected.density != HIDDEN
     assert 0 < int(seen.sum()) < len(seen)

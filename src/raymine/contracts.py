@@ -259,9 +259,11 @@ class SeesAlongRays(Protocol):
     """A field that is quicker when asked about whole rays at once, since it stops where they are opaque."""
 
     def infer(
-        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool
+        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool
     ) -> tuple[FieldOutput, Tensor]:
-        """Pre-activations [B] without a graph, and features [B, anything] for `FieldInput` (only without colour).
+        """Pre-activations [B] without a graph, and features [B, anything] for `FieldInput`, or [0, anything].
+
+        colour: whether colours are wanted; keep: whether features are.
 
         It is asked at midpoints. Density is `render.HIDDEN` where a sample is behind a transmittance below `stop` or
         its own opacity is below `faint`.

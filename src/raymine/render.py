@@ -88,7 +88,7 @@ def visible_samples(
 ) -> tuple[Samples, FieldInput]:
     """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
     if isinstance(field, SeesAlongRays):
-        output, features = field.infer(rays, samples, stop, faint, colour=False)
+        output, features = field.infer(rays, samples, stop, faint, colour=False, keep=True)
         kept, index = subset(samples, output.density != HIDDEN)
         return kept, replace(query_points(rays, kept), features=features[index])
     query = query_points(rays, samples)
@@ -98,10 +98,17 @@ def visible_samples(
 
 
 @torch.no_grad()
-def first_look(field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0) -> FieldOutput:
-    """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more."""
+def first_look(
+    field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0, *, keep: bool = False
+) -> tuple[FieldOutput, Tensor | None]:
+    """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more.
+
+    keep: also what the field keeps of its work for a second pass [B, anything], unset where density is HIDDEN; else
+    None, also where it keeps nothing.
+    """
     if isinstance(field, SeesAlongRays):
-        return field.infer(rays, samples, stop, faint, colour=True)[0]
+        output, kept = field.infer(rays, samples, stop, faint, colour=True, keep=keep)
+        return output, kept if keep else None
     query = query_points(rays, samples)
     density, features = density_pass(field, query)
     index = visible(density, packed(samples), stop, faint).nonzero()[:, 0]
@@ -109,7 +116,7 @@ def first_look(field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, f
     colour = seen.colour.new_zeros(len(samples), 3)
     raw = seen.density.new_full((len(samples),), HIDDEN)
     colour[index], raw[index] = seen.colour, seen.density
-    return FieldOutput(colour, raw)
+    return FieldOutput(colour, raw), features if keep else None
 
 
 def take(samples: Samples, index: Tensor) -> Samples:
@@ -188,7 +195,7 @@ class VolumeRenderer:
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
         if isinstance(self.field, SeesAlongRays):
-            output = first_look(self.field, rays, samples, self.stop, SEEN)
+            output, _ = first_look(self.field, rays, samples, self.stop, SEEN)
             return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
         samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
         output = self.field.forward(query)

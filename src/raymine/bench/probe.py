@@ -73,7 +73,7 @@ def _next_batch(state: TrainState, data: TrainData) -> Batch:
 
 def blame(state: TrainState, batch: Batch, *, faint: float) -> Blame:
     """Gradients of the loss in the pre-activations of every sample, by autograd through rendering and loss only."""
-    first = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
+    first, _ = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
     leaves = (first.colour.detach().requires_grad_(), first.density.detach().requires_grad_())
     wanted = batch.wanted
     rendered = composite_output(FieldOutput(*leaves), batch.samples, wanted.background, state.config.mining.stop)
@@ -94,7 +94,7 @@ def choice(state: TrainState, data: TrainData, batch: Batch, size: Tensor) -> Se
         return twin.choose(own.gradient, seed=state.seed, step=state.step)
     index = torch.arange(count, device=state.device)
     if mining.policy == "prune":
-        seen = first_look(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
+        seen, _ = first_look(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
         index = index[seen.density != HIDDEN]
     tau = draw.concentration(draw.probabilities(size), count)
     return Selection(index, torch.ones(len(index), device=state.device), tau, tau.new_tensor(float(count)))

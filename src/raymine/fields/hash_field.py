@@ -75,11 +75,11 @@ class HashField(nn.Module):
         return self.geometry(encoding)[:, 0], encoding
 
     def infer(
-        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool
+        self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool
     ) -> tuple[FieldOutput, Tensor]:
         """See `contracts.SeesAlongRays`."""
         packed = Packed(samples.t_start, samples.t_end, samples.first, samples.count)
-        out = infer(self._network(), rays.origins, rays.directions, packed, stop, faint, colour=colour)
+        out = infer(self._network(), rays.origins, rays.directions, packed, stop, faint, colour=colour, keep=keep)
         return FieldOutput(out.colour, out.density), out.features
 
     @torch.no_grad()
@@ -90,7 +90,7 @@ class HashField(nn.Module):
                 output = self.forward(query)
             torch.autograd.backward((output.colour, output.density), (colour, density))
             return
-        found = train(self._network(), query.positions, query.directions, colour, density)
+        found = train(self._network(), query.positions, query.directions, colour, density, query.features)
         for weight, grad in zip((*self.density_layers, *self.colour_layers), found.layers, strict=True):
             weight.grad = grad
         with torch.sparse.check_sparse_tensor_invariants(False):

@@ -27,7 +27,7 @@ class HardConfig:
         impossible samples cannot crowd out the rest; None: no limit.
     """
 
-    draw: Draw = "poisson"
+    draw: Draw = "systematic"
     reweight: Reweight = "unbiased"
     rate: float | None = None
     low: float = 0.05

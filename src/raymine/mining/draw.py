@@ -68,8 +68,7 @@ def systematic(p: Tensor, budget: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
     at that number, passes a whole number. Neighbours (samples of one ray) share what they are due, so how much of a
     ray is taken hardly varies.
     """
-    chance = (p * budget).clamp_max(1.0)
-    end = chance.double().cumsum(0) + uniform
-    whole = end.floor()
-    before = torch.cat((uniform.reshape(1).double().floor(), whole[:-1]))
-    return (whole > before) & (chance > 0), chance
+    chance = (p * budget).clamp_max_(1.0)
+    whole = chance.cumsum(0, dtype=torch.float64).add_(uniform).floor_()
+    taken = torch.diff(whole, prepend=whole.new_zeros(1)) > 0
+    return taken & (chance > 0), chance

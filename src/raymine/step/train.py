@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -72,11 +73,13 @@ def backward(
         loss = objective(state.field.forward(query), samples)
         loss.total.backward()
         return loss, len(samples), {}
-    first = first_look(state.field, rays, samples, mining.stop, mining.faint)
+    first, kept = first_look(state.field, rays, samples, mining.stop, mining.faint, keep=True)
     found = judge(first.colour, first.density, packed(samples), wanted, state.config.loss.threshold, mining.stop)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
-        train_chosen(state.field, query_points(rays, take(samples, chosen.index)), found.gradient, chosen)
+        query = query_points(rays, take(samples, chosen.index))
+        query = replace(query, features=None if kept is None else kept[chosen.index])
+        train_chosen(state.field, query, found.gradient, chosen)
     mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
     loss = LossReport(found.loss.sum(), mse, found.error)
     return loss, len(chosen.index), {"tau": float(chosen.tau), "budget": float(chosen.budget)}

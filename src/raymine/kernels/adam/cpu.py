@@ -34,6 +34,20 @@ def _update_rows(p, rows, g, m, v, step, b1, b2, eps, scale2, n_tasks):
     for task in numba.prange(n_tasks):
         for k in range(task * n // n_tasks, (task + 1) * n // n_tasks):
             row = rows[k]
+            if b1 == 0 and g.shape[1] == 4:
+                # Written out and without a branch, so that the compiler computes the four as one vector.
+                g0, g1, g2, g3 = g[k, 0], g[k, 1], g[k, 2], g[k, 3]
+                v0, v1, v2, v3 = v[row, 0], v[row, 1], v[row, 2], v[row, 3]
+                v0 = b2 * v0 + (one - b2) * g0 * g0 if g0 != 0 else v0
+                v1 = b2 * v1 + (one - b2) * g1 * g1 if g1 != 0 else v1
+                v2 = b2 * v2 + (one - b2) * g2 * g2 if g2 != 0 else v2
+                v3 = b2 * v3 + (one - b2) * g3 * g3 if g3 != 0 else v3
+                v[row, 0], v[row, 1], v[row, 2], v[row, 3] = v0, v1, v2, v3
+                p[row, 0] -= step * g0 / (np.sqrt(v0 * scale2) + eps)
+                p[row, 1] -= step * g1 / (np.sqrt(v1 * scale2) + eps)
+                p[row, 2] -= step * g2 / (np.sqrt(v2 * scale2) + eps)
+                p[row, 3] -= step * g3 / (np.sqrt(v3 * scale2) + eps)
+                continue
             for f in range(g.shape[1]):
                 grad = g[k, f]
                 if grad != 0:

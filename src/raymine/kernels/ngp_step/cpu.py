@@ -23,8 +23,9 @@ from raymine.kernels.ngp_step.inputs import WIDTH, Box
 from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_direction, network_inputs, padded, place
 from raymine.kernels.ngp_step.reference import HIDDEN
 
-CHUNK = 4
-"""Samples of a ray that are computed together; of 2, 4, 8 and 16 the quickest, since a ray may end at any of them."""
+TILE, STRIDE = 16, 8
+"""Rays that are followed together, and how many samples of each are computed at a time: enough to amortise what a level
+and a layer cost beside their arithmetic, few enough to stay in the first cache and to stop soon after a surface."""
 
 
 @cache
@@ -46,45 +47,61 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
         for task in numba.prange(n_tasks):
             enc, hidden, geo, colour_x = scratch[task, 0], scratch[task, 1], scratch[task, 2], scratch[task, 3]
             a, b, out, cube = scratch[task, 4], scratch[task, 5], scratch[task, 6], scratch[task, 7]
-            encoded, chosen = scratch[task, 8, 0], places[task]
-            for r in range(task * rays // n_tasks, (task + 1) * rays // n_tasks):
-                through = one
-                ox, oy, oz = origins[r, 0], origins[r, 1], origins[r, 2]
-                dx, dy, dz = directions[r, 0], directions[r, 1], directions[r, 2]
-                if count[r] > 0:
-                    encode_direction(dx, dy, dz, encoded)
-                begin, end = first[r], first[r] + count[r]
-                while begin < end and not through < stop:
-                    n = min(CHUNK, end - begin)
-                    for q in range(n):
-                        t = (t_start[begin + q] + t_end[begin + q]) * np.float32(0.5)
-                        cube[q, 0], cube[q, 1], cube[q, 2] = place(
-                            ox + t * dx, oy + t * dy, oz + t * dz, low, high, unbounded
-                        )
+            encoded, through = scratch[task, 8], scratch[task, 9, 0]
+            chosen, asked, next_one = places[task, 0], places[task, 1], places[task, 2]
+            last = (task + 1) * rays // n_tasks
+            for tile in range(task * rays // n_tasks, last, TILE):
+                here = min(TILE, last - tile)
+                for k in range(here):
+                    through[k], next_one[k] = one, first[tile + k]
+                    if count[tile + k] > 0:
+                        d = directions[tile + k]
+                        encode_direction(d[0], d[1], d[2], encoded[k])
+                while True:
+                    n = 0
+                    for k in range(here):
+                        r = tile + k
+                        begin = next_one[k]
+                        asked[k] = min(STRIDE, first[r] + count[r] - begin)
+                        if through[k] < stop:
+                            asked[k] = 0
+                        for i in range(begin, begin + asked[k]):
+                            t = (t_start[i] + t_end[i]) * np.float32(0.5)
+                            cube[n, 0], cube[n, 1], cube[n, 2] = place(
+                                origins[r, 0] + t * directions[r, 0],
+                                origins[r, 1] + t * directions[r, 1],
+                                origins[r, 2] + t * directions[r, 2],
+                                low, high, unbounded,
+                            )  # fmt: skip
+                            n += 1
+                    if n == 0:
+                        break
                     encode_chunk(cube, n, table, scales, resolutions, entries, offsets, dense, enc, features, n_levels)
                     dense_layer(enc, n, w1, hidden, encoding, hidden_size, True)
                     dense_layer(hidden, n, w2, geo, hidden_size, geometry_size, False)
-                    seen = 0
-                    for q in range(n):
-                        i = begin + q
-                        raw = geo[q, 0]
-                        optical = np.float32(math.exp(min(raw - one, np.float32(15.0)))) * (t_end[i] - t_start[i])
-                        passed = np.float32(math.exp(-optical))
-                        if through < stop or one - passed < faint:
-                            density[i] = hidden_value
+                    seen = q = 0
+                    for k in range(here):
+                        for i in range(next_one[k], next_one[k] + asked[k]):
+                            raw = geo[q, 0]
+                            optical = np.float32(math.exp(min(raw - one, np.float32(15.0)))) * (t_end[i] - t_start[i])
+                            passed = np.float32(math.exp(-optical))
                             colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
-                        else:
-                            density[i] = raw
-                            if kept.shape[0]:
-                                for j in range(features * n_levels):
-                                    kept[i, j] = enc[q, j]
-                            for j in range(geometry):
-                                colour_x[seen, j] = geo[q, j]
-                            for j in range(WIDTH):
-                                colour_x[seen, geometry + j] = encoded[j]
-                            chosen[seen] = i
-                            seen += 1
-                        through *= passed
+                            if through[k] < stop or one - passed < faint:
+                                density[i] = hidden_value
+                            else:
+                                density[i] = raw
+                                if kept.shape[0]:
+                                    for j in range(features * n_levels):
+                                        kept[i, j] = enc[q, j]
+                                for j in range(geometry):
+                                    colour_x[seen, j] = geo[q, j]
+                                for j in range(WIDTH):
+                                    colour_x[seen, geometry + j] = encoded[k, j]
+                                chosen[seen] = i
+                                seen += 1
+                            through[k] *= passed
+                            q += 1
+                        next_one[k] += asked[k]
                     if with_colour:
                         if only:
                             dense_layer(colour_x, seen, c1, out, colour_in, 8, False)
@@ -99,13 +116,10 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
                         for q in range(seen):
                             for j in range(3):
                                 colour[chosen[q], j] = out[q, j]
-                    else:
-                        for q in range(seen):
-                            colour[chosen[q], 0] = colour[chosen[q], 1] = colour[chosen[q], 2] = zero
-                    begin += n
-                for i in range(begin, end):
-                    density[i] = hidden_value
-                    colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
+                for k in range(here):
+                    for i in range(next_one[k], first[tile + k] + count[tile + k]):
+                        density[i] = hidden_value
+                        colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
 
     return infer
 
@@ -122,8 +136,9 @@ def infer(
     stop: float,
     faint: float,
     with_colour: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference.infer`; features are left unset where nothing is visible, and are not kept beside a colour."""
+    """As `reference.infer`; features are left unset where nothing is visible."""
     w1, w2, c1 = padded(density[0]), padded(density[1]), padded(colour[0])
     # Kernels want an array in every place; an only layer stands in for the missing ones, which are not read.
     middle, last = colour[1:-1], padded(colour[-1])
@@ -133,16 +148,17 @@ def infer(
     out = (
         np.empty((n, 3), np.float32),
         np.empty(n, np.float32),
-        np.empty((0 if with_colour else n, spec.width), np.float32),
+        np.empty((n if keep else 0, spec.width), np.float32),
     )
     n_tasks = tasks(rays, 16)
     # Columns beyond a layer's size are never written, and must be 0.
-    scratch = np.zeros((n_tasks, 9, CHUNK, max(*sizes, WIDTH)), np.float32)
+    scratch = np.zeros((n_tasks, 10, TILE * STRIDE, max(*sizes, WIDTH)), np.float32)
+    places = np.zeros((n_tasks, 3, TILE * STRIDE), np.int64)
     _infer(spec.features, spec.levels, sizes, len(colour) - 2)(
         array(origins), array(directions), array(box.low), array(box.high), box.unbounded,
         array(packed.t_start), array(packed.t_end), array(packed.first), array(packed.count),
         density[1].shape[1], array(table), *layout(spec), w1, w2, c1, stack, last,
-        np.float32(stop), np.float32(faint), with_colour, *out, scratch, np.zeros((n_tasks, CHUNK), np.int64),
+        np.float32(stop), np.float32(faint), with_colour, *out, scratch, places,
     )  # fmt: skip
     return torch.from_numpy(out[0]), torch.from_numpy(out[1]), torch.from_numpy(out[2])
 
@@ -157,6 +173,7 @@ def train(
     directions: Tensor,
     colour_grad: Tensor,
     density_grad: Tensor,
+    known: Tensor | None,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """As `reference.train`, written out: few samples make autograd's bookkeeping dearer than the arithmetic.
 
@@ -166,7 +183,7 @@ def train(
     network_inputs(
         array(positions), array(directions), array(box.low), array(box.high), box.unbounded, array(cube), array(encoded)
     )
-    encoding = encode(cube, table, spec)
+    encoding = encode(cube, table, spec) if known is None else known
     hidden = (encoding @ density[0]).relu_()
     inputs = [torch.cat((hidden @ density[1], encoded), 1)]
     for weight in colour[:-1]:

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from raymine.kernels._numba import array, device_function, inlined_function, kernel
-from raymine.kernels.hash_grid.cpu import rows, weights
+from raymine.kernels.hash_grid.cpu import blend, rows, weights
 from raymine.kernels.ngp_step import inputs
 
 _C0, _C1, _C2, _C2_0 = (np.float32(c) for c in (inputs.C0, inputs.C1, inputs.C2, inputs.C2_0))
@@ -88,10 +88,7 @@ def encode_chunk(
             cx, cy, cz = np.uint32(px), np.uint32(py), np.uint32(pz)
             v = rows(cx, cy, cz, res, size, is_dense)
             w = weights(px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz))
-            for f in range(features):
-                value = w[0] * part[v[0], f] + w[1] * part[v[1], f] + w[2] * part[v[2], f]
-                value += w[3] * part[v[3], f] + w[4] * part[v[4], f] + w[5] * part[v[5], f]
-                enc[q, column + f] = value + w[6] * part[v[6], f] + w[7] * part[v[7], f]
+            blend(part, v, w, enc, q, column, features)
 
 
 @inlined_function

@@ -37,8 +37,7 @@ class Network(NamedTuple):
 class Inferred(NamedTuple):
     """Pre-activations: colour [B, 3], density [B].
 
-    features [B, L * F] is the encoding for a second pass, unset where density is HIDDEN. It is kept by a pass for
-    density alone; a pass with colour has none, [0, L * F].
+    features [B, L * F] is the encoding for a second pass, unset where density is HIDDEN; [0, L * F] if not to be kept.
     """
 
     colour: Tensor
@@ -55,12 +54,13 @@ def infer(
     faint: float,
     *,
     colour: bool = True,
+    keep: bool = False,
 ) -> Inferred:
     """Ask the field at the midpoint of every sample of every ray, front to back, no further than the ray is open.
 
     origins, directions: [R, 3], directions of unit length.
     stop, faint: as in `composite.visible`; a sample that is not visible has density HIDDEN, whose activation is 0, and
-    colour 0. colour: False leaves every colour at 0 and keeps the features instead.
+    colour 0. colour: False leaves every colour at 0. keep: whether the features are kept.
     """
     samples, rays = packed.t_start.shape[0], packed.first.shape[0]
     for name, value, shape in (
@@ -77,8 +77,8 @@ def infer(
             from raymine.kernels.ngp_step import cpu
 
             with dispatch.kernel_lock:
-                return Inferred(*cpu.infer(*network, origins, directions, packed, stop, faint, colour))
-        return Inferred(*reference.infer(*network, origins, directions, packed, stop, faint, colour))
+                return Inferred(*cpu.infer(*network, origins, directions, packed, stop, faint, colour, keep))
+        return Inferred(*reference.infer(*network, origins, directions, packed, stop, faint, colour, keep))
 
 
 class Gradients(NamedTuple):
@@ -90,12 +90,18 @@ class Gradients(NamedTuple):
 
 
 def train(
-    network: Network, positions: Tensor, directions: Tensor, colour_grad: Tensor, density_grad: Tensor
+    network: Network,
+    positions: Tensor,
+    directions: Tensor,
+    colour_grad: Tensor,
+    density_grad: Tensor,
+    known: Tensor | None = None,
 ) -> Gradients:
     """Gradients of the parameters from those of the outputs, forward and backward in one go.
 
-    positions, directions: [b, 3] in world units. colour_grad: [b, 3] and density_grad: [b], of the pre-activations. A
-    row may be listed although its gradient is 0.
+    positions, directions: [b, 3] in world units. colour_grad: [b, 3] and density_grad: [b], of the pre-activations.
+    known: the features [b, L * F] of these samples from the first pass, if they were kept. A row may be listed although
+    its gradient is 0.
     """
     n = positions.shape[0]
     for name, value, shape in (
@@ -103,8 +109,9 @@ def train(
         ("directions", directions, (n, 3)),
         ("colour_grad", colour_grad, (n, 3)),
         ("density_grad", density_grad, (n,)),
+        ("known", known, (n, network.spec.width)),
     ):
-        if tuple(value.shape) != shape:
+        if value is not None and tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
     _check(network)
     with torch.no_grad():
@@ -112,7 +119,7 @@ def train(
             from raymine.kernels.ngp_step import cpu
 
             with dispatch.kernel_lock:
-                return Gradients(*cpu.train(*network, positions, directions, colour_grad, density_grad))
+                return Gradients(*cpu.train(*network, positions, directions, colour_grad, density_grad, known))
         return Gradients(*reference.train(*network, positions, directions, colour_grad, density_grad))
 
 

@@ -33,6 +33,7 @@ def infer(
     stop: float,
     faint: float,
     with_colour: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-> colour [B, 3], density [B], features [B, L * F]."""
     ray_id = torch.repeat_interleave(torch.arange(len(packed.first), device=origins.device), packed.count)
@@ -45,9 +46,8 @@ def infer(
     # Written so that NaN counts as visible: whoever looks for it must find it.
     hidden = (transmittance(active, length, ray_id, packed.first) < stop) | (-torch.expm1(-active * length) < faint)
     raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
-    if not with_colour:
-        return torch.zeros_like(positions), raw, features
-    return torch.where(hidden[:, None], 0.0, outputs), raw, features[:0]
+    kept = features if keep else features[:0]
+    return torch.where(hidden[:, None], 0.0, outputs) if with_colour else torch.zeros_like(positions), raw, kept
 
 
 def forward(
