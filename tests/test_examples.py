@@ -157,7 +157,7 @@ def occupancy_samples() -> Place:
     return place
 
 
-@pytest.mark.parametrize("config", [HardConfig(), HardConfig(draw="systematic"), PUBLISHED], ids=lambda c: c.draw)
+@pytest.mark.parametrize("config", [HardConfig(), HardConfig(draw="poisson"), PUBLISHED], ids=lambda c: c.draw)
 @pytest.mark.parametrize(
     ("make", "moving"),
     [
