@@ -21,6 +21,7 @@ from raymine.pixels import draw_uniform
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig, TrainState, create_state, train_step
+from raymine.step.average import Average
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
@@ -30,7 +31,7 @@ CONFIG = TrainConfig(
     field=HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=10, base=4, finest=32), width=16),
     occupancy=OccupancyConfig(resolution=16, step=0.04, every=4, full_steps=8, cells=1 << 10),
     batch=BatchConfig(samples=1 << 11, max_rays=512),
-    optimiser=OptimiserConfig(warmup=10, final=0.3),
+    optimiser=OptimiserConfig(warmup=10, final=0.3, average=0.1),
 )
 
 
@@ -82,6 +83,30 @@ def test_rendering_shows_what_was_learnt(trained: tuple[TrainState, list[StepRep
     assert 2.0 < float(out.depth[middle]) < 3.0  # the front half of a ball of radius 0.8 at distance 3
     assert float(out.opacity[0]) < 0.05
     assert float(out.depth[0]) < 4.0
+
+
+def test_the_average_by_hand() -> None:
+    field = fresh().field
+    average = Average(field, 0.25)
+    with torch.no_grad():
+        for step, value in ((16, 1.0), (17, 9.0), (128, 3.0), (256, 5.0)):
+            field.table.fill_(value)
+            average.follow(field, step)
+    # Step 16: a quarter of it is 4 steps, so the average is the field; 17 is no turn; then 16 of 32 and of 64 steps.
+    assert torch.equal(average.field.table, torch.full_like(field.table, 1 + (3 - 1) / 2 + (5 - 2) / 4))
+    assert not average.field.table.requires_grad
+
+
+def test_the_average_is_shown_where_there_is_one() -> None:
+    state = fresh()
+    advance(state, 40)
+    assert state.average is not None
+    assert state.renderer().field is state.average.field  # type: ignore[attr-defined]
+    plain = fresh(replace(CONFIG, optimiser=replace(CONFIG.optimiser, average=0.0)))
+    assert plain.renderer().field is plain.field  # type: ignore[attr-defined]
+    assert not any(name.startswith("average.") for name in plain.tensors())
+    with pytest.raises(ConfigError, match="average"):
+        OptimiserConfig(average=1.0)
 
 
 def test_same_seed_same_bits_other_seed_other_bits() -> None:
@@ -208,7 +233,7 @@ def test_a_view_does_not_depend_on_how_it_is_cut(
 ) -> None:
     state, data = trained[0], ball_scene()[1]
     rays, white = data.rig.rays_for_image(1), torch.ones(3)
-    whole = state.renderer().render(rays, white)
+    whole = VolumeRenderer(state.field, state.sampler).render(rays, white)
     cut = VolumeRenderer(state.field, state.sampler, chunk=chunk, batch=batch).render(rays, white)
     for name in ("colour", "opacity", "depth"):
         assert torch.allclose(getattr(whole, name), getattr(cut, name), atol=1e-5), name

@@ -19,6 +19,8 @@ class OptimiserConfig:
     decay: L2 on the networks; hash tables have none, and their entries without a gradient are skipped.
     table_beta1: beta1 of hash tables. An entry is touched too rarely for its momentum to mean much, and 0 saves a third
     of the memory traffic of an update.
+    average: what is evaluated and rendered is the average of the parameters over this share of the steps so far; 0: the
+    parameters themselves.
     """
 
     lr: float = 1e-2
@@ -29,6 +31,7 @@ class OptimiserConfig:
     eps: float = 1e-15
     decay: float = 1e-6
     table_beta1: float = 0.9
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and 0 < self.final <= 1 and self.warmup >= 0):
@@ -42,6 +45,9 @@ class OptimiserConfig:
                 "the optimiser needs 0 <= beta1, beta2, table_beta1 < 1, eps > 0 and decay >= 0; "
                 f"got {', '.join(map(str, betas))}, {self.eps} and {self.decay}."
             )
+
+        if not 0 <= self.average < 1:
+            raise ConfigError(f"the optimiser needs 0 <= average < 1, got {self.average}.")
 
     def rate_at(self, step: int, horizon: int) -> float:
         """Learning rate of step `step` (from 0) of a run laid out for `horizon` steps."""

@@ -14,6 +14,7 @@ from raymine.mining import Miner
 from raymine.pixels import PixelSampler
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancySampler
+from raymine.step.average import Average
 from raymine.step.config import TrainConfig
 from raymine.step.data import TrainData
 from raymine.step.optimiser import Optimiser
@@ -22,7 +23,7 @@ Scalars: TypeAlias = "dict[str, int | float | bool]"
 
 
 class TrainState:
-    """Field, optimiser, occupancy grid, miner, pixel sampler, step counter, ray budget and schedule horizon.
+    """Field and its average, optimiser, occupancy grid, miner, pixel sampler, step, ray budget, schedule horizon.
 
     Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
     learning-rate schedule is laid out for; the loop owns it.
@@ -44,6 +45,8 @@ class TrainState:
         self.miner = miner
         self.seed = seed
         self.optimiser = Optimiser(config.optimiser, dict(field.named_parameters()))
+        share = config.optimiser.average
+        self.average = Average(field, share) if share > 0 else None
         self.step = 0
         self.horizon = 20_000
         self.rays = config.batch.min_rays
@@ -57,6 +60,8 @@ class TrainState:
         out = {f"field.{name}": value.detach() for name, value in self.field.named_parameters()}
         out |= {f"adam.first.{name}": value for name, value in self.optimiser.first.items()}
         out |= {f"adam.second.{name}": value for name, value in self.optimiser.second.items()}
+        if self.average is not None:
+            out |= {f"average.{name}": value for name, value in self.average.tensors().items()}
         out["occupancy.values"] = self.sampler.values
         if self.miner is not None:
             out |= {f"miner.{name}": value for name, value in self.miner.tensors().items()}
@@ -101,8 +106,9 @@ class TrainState:
         self.optimiser.clear()
 
     def renderer(self) -> Renderer:
-        """A renderer over the live field: it shows whatever has been learnt by the time it is called."""
-        return VolumeRenderer(self.field, self.sampler, stop=self.config.mining.stop)
+        """A renderer of what has been learnt by the time it is called: the average of the field where one is kept."""
+        shown = self.field if self.average is None else self.average.field
+        return VolumeRenderer(shown, self.sampler, stop=self.config.mining.stop)
 
 
 def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: torch.device) -> TrainState:

@@ -49,6 +49,8 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
     else:
         state.optimiser.clear()
     state.step += 1
+    if state.average is not None:
+        state.average.follow(state.field, state.step)
     state.rays = next_ray_count(state, len(rays), marched)
     return StepReport(
         step, float(loss.total.detach()), float(loss.mse), len(rays), marched, trained, rate, finite, extra
