@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numba
@@ -16,6 +17,10 @@ from raymine.scenes import _bank_pack
 # Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
 torch.set_num_threads(1)
 numba.set_num_threads(1)
+
+# Where there is no GPU, Triton kernels run in their interpreter; it reads this when Triton is first imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 requires_gpu = pytest.mark.gpu
 

@@ -65,7 +65,7 @@ def advance(state: FakeState, *, poison: Callable[[int], bool] = lambda _: False
     if sleep:
         time.sleep(sleep)
     if poison(state.step):
-        return StepReport(state.step, float("nan"), float("nan"), state.rays, 0, 0, rate, finite=False)
+        return StepReport(state.step - 1, float("nan"), float("nan"), state.rays, 0, 0, rate, finite=False)
     state.moment.mul_(0.9).add_(gradient, alpha=0.1)
     state.weights.sub_(state.moment, alpha=rate)
     state.grid.copy_(state.weights > 0)
@@ -73,7 +73,7 @@ def advance(state: FakeState, *, poison: Callable[[int], bool] = lambda _: False
     state.count.add_(1)
     state.rays = 128 + state.step % 7
     return StepReport(
-        state.step, loss, loss / 3, state.rays, state.rays * 10, state.rays * 2, rate, extra={"tau": rate}
+        state.step - 1, loss, loss / 3, state.rays, state.rays * 10, state.rays * 2, rate, extra={"tau": rate}
     )
 
 
@@ -123,6 +123,7 @@ class Options:
     poison: Callable[[int], bool] = lambda _: False
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
+    burst: int = 1
 
 
 def train(path: Path, options: Options, observer: Observer | None = None) -> tuple[RunResult, FakeState, LoopState]:
@@ -134,7 +135,9 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
         job = Job(
             run=run,
             state=state,
-            advance=lambda: advance(state, poison=options.poison, sleep=options.sleep),
+            advance=lambda most: [
+                advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
+            ],
             fresh=FakeState,
             schedule=options.schedule,
             limits=Limits(options.steps, options.max_seconds, options.replay),

@@ -76,6 +76,17 @@ def test_stopped_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, metrics
     assert checkpoint.read_best(tmp_path / "a/checkpoints") == checkpoint.read_best(tmp_path / "b/checkpoints")
 
 
+@pytest.mark.parametrize("burst", [3, 64])
+def test_many_steps_at_a_time_leave_the_same_run(tmp_path: Path, burst: int) -> None:
+    schedule = Schedule(metrics=16, checkpoint=Every(steps=7), evaluate=Every(steps=10))
+    _, state_a, _ = train(tmp_path / "a", Options(schedule=schedule, evaluate=True))
+    _, state_b, _ = train(tmp_path / "b", Options(schedule=schedule, evaluate=True, burst=burst))
+    assert_same_state(state_a, state_b)
+    rows_a, rows_b = (read_rows(tmp_path / n / "metrics.jsonl") for n in "ab")
+    assert deterministic(rows_a) == deterministic(rows_b)
+    assert checkpoint.list_steps(tmp_path / "a/checkpoints") == checkpoint.list_steps(tmp_path / "b/checkpoints")
+
+
 class SignalOnEvent(SignalAt):
     """Sends the signal when the loop reports an event of one kind."""
 

@@ -43,6 +43,11 @@ class CameraRig:
     def __len__(self) -> int:
         return len(self.frames)
 
+    @property
+    def table(self) -> Tensor:
+        """[values, images]: pose (12, row by row), near, far, time, then the lens (`cameras.CameraTable.values`)."""
+        return self._table
+
     def rays_for_pixels(self, image: Tensor, x: Tensor, y: Tensor) -> Rays:
         """Rays through the centres of pixels: image [R] (index into the rig), x, y [R], all int64."""
         return self._rays(self._table.index_select(1, image), x + 0.5, y + 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +13,13 @@ from raymine.contracts import StepReport
 from raymine.errors import TrainingError
 from raymine.experiment.horizon import estimate, moment_passed
 from raymine.experiment.loop import NON_FINITE_LIMIT
-from raymine.step import TrainData, TrainState, train_step
+from raymine.step import TrainState
 
 from .derive import SHARES
 from .records import Look, StepTime, Trace
 
+BURST = 16
+"""Most steps between two looks at the clock."""
 POINTS = 300
 """Most blocks that the steps of a run are averaged into."""
 
@@ -30,13 +32,14 @@ def _nothing() -> None:
 class Hooks:
     """What happens around the steps, outside the clock except `synchronise`, which waits for the device.
 
-    look: evaluate at (state, training seconds). tick: told the training seconds after each step. advance: one step.
+    advance: at least one and at most so many steps. look: evaluate at (state, training seconds). tick: told the
+    training seconds after each call of `advance`.
     """
 
+    advance: Callable[[int], Sequence[StepReport]]
     look: Callable[[TrainState, float], Look]
     tick: Callable[[float], None] = lambda _: None
     synchronise: Callable[[], None] = _nothing
-    advance: Callable[[TrainState, TrainData], StepReport] = train_step
     now: Callable[[], float] = time.perf_counter
 
 
@@ -55,7 +58,7 @@ class Log:
         return self.seconds[-1] if self.seconds else 0.0
 
 
-def train_for(state: TrainState, data: TrainData, budget: float, hooks: Hooks) -> Log:
+def train_for(state: TrainState, budget: float, hooks: Hooks) -> Log:
     """Train until `budget` seconds are spent, looking at the moments of `SHARES`; the last look comes at the end.
 
     The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
@@ -66,7 +69,7 @@ def train_for(state: TrainState, data: TrainData, budget: float, hooks: Hooks) -
     while log.elapsed < budget:
         worked = time.process_time()
         before, started = log.elapsed, hooks.now()
-        report = hooks.advance(state, data)
+        reports = hooks.advance(BURST)
         elapsed = before + hooks.now() - started
         due = elapsed >= budget or any(before < moment <= elapsed for moment in moments)
         if due:
@@ -74,9 +77,10 @@ def train_for(state: TrainState, data: TrainData, budget: float, hooks: Hooks) -
             hooks.synchronise()
             elapsed += hooks.now() - started
         log.cpu_seconds += time.process_time() - worked
-        log.reports.append(report)
-        log.seconds.append(elapsed)
-        streak = 0 if report.finite else streak + 1
+        for i, report in enumerate(reports):
+            log.reports.append(report)
+            log.seconds.append(before + (elapsed - before) * (i + 1) / len(reports))
+            streak = 0 if report.finite else streak + 1
         if streak >= NON_FINITE_LIMIT:
             raise TrainingError(
                 f"Training with the policy {state.config.mining.policy} stays non-finite at step {state.step}.",

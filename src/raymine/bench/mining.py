@@ -25,6 +25,7 @@ from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
 from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON, remove_stale_temps, resource_error
+from raymine.fused import engine_for, renderer_for
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import FileLock
@@ -299,22 +300,23 @@ class _Bench:
 
     def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> Run:
         state = create_state(self.configs[policy], self.data, seed=seed, device=self.device)
+        engine = engine_for(state, self.data)
         seen: list[Probe] = []
 
         def look(state: TrainState, seconds: float) -> Look:
             seen[:] = [probe(state, self.data)]
-            psnr = quick_psnr(state.renderer(), self.views, self._background)
+            psnr = quick_psnr(engine.renderer(), self.views, self._background)
             found = Look(seconds, state.step, None if math.isnan(psnr) else psnr, seen[0].diagnosis)
             watcher.looked(found)
             return found
 
         synchronise = torch.cuda.synchronize if self.device.type == "cuda" else _nothing
-        log = train_for(state, self.data, self.setting.seconds, Hooks(look, watcher.trained, synchronise))
+        log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, watcher.trained, synchronise))
         return self._finish(folder, policy, state, log, seen[0])
 
     def _finish(self, folder: Path, policy: str, state: TrainState, log: Log, last: Probe) -> Run:
         """Evaluate every pixel, measure a step, draw pictures."""
-        scores = evaluate_views(state.renderer(), self.views.rig, self.views.images, background=self._background)
+        scores = evaluate_views(renderer_for(state), self.views.rig, self.views.images, background=self._background)
         pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}
         return Run(
             policy=policy,

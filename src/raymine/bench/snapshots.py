@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine import pictures
+from raymine.fused import renderer_for
 from raymine.step import TrainData, TrainState
 
 from .probe import importance_picture
@@ -52,7 +53,7 @@ def _pair(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor])
     rgba = views.images.gather(image, y, x)[0].cpu()
     truth = torch.lerp(background.expand(len(x), 3), rgba[:, :3], rgba[:, 3:])
     rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x, y)))
-    colour = state.renderer().render(rays, background.to(state.device)).colour.detach().cpu().float()
+    colour = renderer_for(state).render(rays, background.to(state.device)).colour.detach().cpu().float()
     shape = (len(rows), len(columns), 3)
     return truth.reshape(shape).numpy(), colour.nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(shape).numpy()
 

@@ -14,6 +14,7 @@ from raymine import checkpoint
 from raymine.config import RunConfig, model_digest
 from raymine.contracts import Renderer, Scene
 from raymine.errors import RunError
+from raymine.fused import renderer_for
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
@@ -37,7 +38,7 @@ class LoadedRun:
 
     @property
     def renderer(self) -> Renderer:
-        return self.state.renderer()
+        return renderer_for(self.state)
 
 
 def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:

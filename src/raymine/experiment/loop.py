@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,14 +70,15 @@ def _no_op() -> None:
 class Job:
     """Everything the loop works with.
 
-    advance: one training step of `state`. fresh: a new state as it was at step 0 (for a rollback with no checkpoint).
+    advance: at least one and at most so many training steps of `state`. fresh: a new state as it was at step 0 (for a
+    rollback with no checkpoint).
     meta: what every checkpoint carries (recipe, digests). synchronise: waits for the device before the clock stops.
     now: the clock, in seconds. on_checkpoint: called after each save, to refresh the manifest.
     """
 
     run: RunDir
     state: Trainable
-    advance: Callable[[], StepReport]
+    advance: Callable[[int], Sequence[StepReport]]
     fresh: Callable[[], Trainable]
     schedule: Schedule
     limits: Limits
@@ -126,9 +127,11 @@ class Loop:
         state, loop, schedule = self.job.state, self.loop, self.job.schedule
         self._keep_snapshot()
         started = self.job.now()
-        report = self.job.advance()
+        reports = self.job.advance(self._most_steps())
         before, loop.elapsed = loop.elapsed, loop.elapsed + (self.job.now() - started)
-        self._count(report)
+        for report in reports:
+            if self._count(report):
+                break
         self._update_horizon(before)
         finished = self._finished()
         if state.step % schedule.metrics == 0 or finished:
@@ -149,18 +152,34 @@ class Loop:
         if checkpoint_due or improved:
             self._save()
 
-    def _count(self, report: StepReport) -> None:
+    def _most_steps(self) -> int:
+        """Steps until something may be due that is due by the step."""
+        step, schedule, limits = self.job.state.step, self.job.schedule, self.job.limits
+        periods = (schedule.metrics, schedule.evaluate.steps, schedule.checkpoint.steps)
+        most = [period - step % period for period in periods if period]
+        if limits.steps is not None:
+            most.append(limits.steps - step)
+        if limits.replay is not None:
+            record = limits.replay
+            moments = (record.final_step, *(at for at, _ in (*record.horizons, *record.rollbacks)))
+            most += [at - step for at in moments if at > step]
+        return max(1, min(most))
+
+    def _count(self, report: StepReport) -> bool:
+        """Take a report in; whether it led to a rollback, which makes nonsense of those that follow it."""
         loop = self.loop
         loop.window.add(report)
         if report.finite:
             loop.streak = 0
-            return
+            return False
         loop.streak += 1
         if loop.streak == 1:
-            message = f"step {self.job.state.step} was not finite; the parameters are untouched"
+            message = f"step {report.step + 1} was not finite; the parameters are untouched"
             self._event("non-finite", message, level="warning")
-        if loop.streak >= NON_FINITE_LIMIT:
-            self._roll_back()
+        if loop.streak < NON_FINITE_LIMIT:
+            return False
+        self._roll_back()
+        return True
 
     def _roll_back(self) -> None:
         """Take parameters from the last sound checkpoint and go on from the present step.

@@ -13,10 +13,11 @@ from raymine import checkpoint
 from raymine.config import RunConfig, differences, identity, model_digest
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, RunError
+from raymine.fused import Engine, compile_kernels, engine_for
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import now
-from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .journal import Journal
 from .loop import Evaluation, Job, Limits, Loop
@@ -32,10 +33,8 @@ WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
 
 
 def warm_up(config: TrainConfig, data: TrainData, device: torch.device) -> None:
-    """Compile and load every kernel of a step by taking two throw-away steps, so that the clock sees none of it."""
-    state = create_state(config, data, seed=0, device=device)
-    for _ in range(2):
-        train_step(state, data)
+    """Compile and load every kernel of a step by taking throw-away steps, so that the clock sees none of it."""
+    compile_kernels(create_state(config, data, seed=0, device=device), data)
 
 
 def train(
@@ -78,6 +77,7 @@ class _Work:
     data: TrainData
     image_digest: str
     state: TrainState
+    engine: Engine
     evaluate: Callable[[], Evaluation] | None
 
 
@@ -94,16 +94,17 @@ def _make_ready(
         if progress is not None:
             progress(KERNELS, 0, 1)
         warmup(config.train, loaded.train, device)
-    evaluate = None if views is None else _evaluator(scene, views, state)
-    return _Work(prepared, loaded.train, loaded.bank.digest, state, evaluate)
+        engine = engine_for(state, loaded.train)
+    evaluate = None if views is None else _evaluator(scene, views, engine)
+    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate)
 
 
-def _evaluator(scene: Scene, views: TrainData, state: TrainState) -> Callable[[], Evaluation]:
+def _evaluator(scene: Scene, views: TrainData, engine: Engine) -> Callable[[], Evaluation]:
     """A quick look at a few held-out views."""
 
     def evaluate() -> Evaluation:
         background = scene.background or (0.0, 0.0, 0.0)
-        return Evaluation(quick_psnr(state.renderer(), views, background), len(views.rig))
+        return Evaluation(quick_psnr(engine.renderer(), views, background), len(views.rig))
 
     return evaluate
 
@@ -190,7 +191,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         job = Job(
             run=run,
             state=state,
-            advance=lambda: train_step(state, work.data),
+            advance=work.engine.advance,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
             limits=Limits(config.steps, config.max_seconds, request.replay),
@@ -202,7 +203,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             on_checkpoint=lambda loop: record.update(state.step, loop),
         )
         watchers = Observers([journal, observer])
-        watchers.on_start(_start_info(run, work.prepared, state.step, restored.loop))
+        watchers.on_start(_start_info(run, work, state.step, restored.loop))
         for event in (*restored.events, *_repair_events(journal, state.step)):
             watchers.on_event(event)
         with memory_errors(device):
@@ -229,7 +230,11 @@ def _nothing() -> None:
     return None
 
 
-def _start_info(run: RunDir, prepared: Prepared, step: int, loop: LoopState) -> StartInfo:
+def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartInfo:
+    prepared = work.prepared
+    # Someone who asked for CUDA should know when it is not the fast path that runs, and why.
+    slow = prepared.device.type == "cuda" and work.engine.name == "plain"
+    notes = (f"Step: plain, because {work.engine.reason}.",) if slow else ()
     config, scene = prepared.config, prepared.scene
     return StartInfo(
         run=run.path,
@@ -240,6 +245,6 @@ def _start_info(run: RunDir, prepared: Prepared, step: int, loop: LoopState) -> 
         elapsed=loop.elapsed,
         steps=config.steps,
         max_seconds=config.max_seconds,
-        notes=scene.decisions,
+        notes=(*scene.decisions, *notes),
         warnings=scene.warnings,
     )

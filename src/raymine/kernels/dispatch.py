@@ -104,6 +104,21 @@ def explain(device: str = "cpu") -> list[Choice]:
 
 
 @cache
+def triton_problem() -> str:
+    """Why Triton kernels cannot run on the first CUDA device, or an empty string."""
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"Triton cannot be imported ({error})"
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    capability = torch.cuda.get_device_capability()
+    if capability < (7, 5):
+        return "Triton kernels need compute capability 7.5 or newer, this device has {}.{}".format(*capability)
+    return ""
+
+
+@cache
 def numba_problem() -> str:
     """Why Numba cannot be used here, or an empty string."""
     try:

@@ -12,7 +12,7 @@ from raymine.contracts import Scene
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import LossConfig
-from raymine.mining import MiningConfig
+from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
@@ -59,11 +59,12 @@ def _cuda(scene: Scene) -> TrainConfig:
     """The published sizes."""
     unbounded = scene.bounds.unbounded
     return TrainConfig(
-        field=HashFieldConfig(grid=GridSpec(finest=4096 if unbounded else 2048)),
+        field=HashFieldConfig(grid=GridSpec(levels=8, features=4, finest=4096 if unbounded else 2048)),
         occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0),
-        batch=BatchConfig(samples=1 << 18),
-        # Without fused kernels a first pass costs nearly as much as it saves: `none` is the quickest (docs/LOG.md).
-        mining=MiningConfig(policy="none"),
+        batch=BatchConfig(samples=1 << 20, max_rays=1 << 18),
+        optimiser=OptimiserConfig(lr=2e-2, final=0.3, decay=0.0, table_beta1=0.0, average=0.1),
+        loss=LossConfig(kind="l2"),
+        mining=MiningConfig(hard=HardConfig(draw="poisson")),
     )
 
 

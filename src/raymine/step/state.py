@@ -26,7 +26,8 @@ class TrainState:
     """Field and its average, optimiser, occupancy grid, miner, pixel sampler, step, ray budget, schedule horizon.
 
     Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
-    learning-rate schedule is laid out for; the loop owns it.
+    learning-rate schedule is laid out for; the loop owns it. `restored` counts calls of `restore`, for those who keep
+    copies of what is here.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class TrainState:
         self.optimiser = Optimiser(config.optimiser, dict(field.named_parameters()))
         share = config.optimiser.average
         self.average = Average(field, share) if share > 0 else None
+        self.restored = 0
         self.step = 0
         self.horizon = 20_000
         self.rays = config.batch.min_rays
@@ -104,6 +106,7 @@ class TrainState:
         self.sampler.swept = bool(scalars["occupancy.swept"])
         self.sampler.refresh()
         self.optimiser.clear()
+        self.restored += 1
 
     def renderer(self) -> Renderer:
         """A renderer of what has been learnt by the time it is called: the average of the field where one is kept."""

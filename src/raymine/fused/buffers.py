@@ -1,0 +1,46 @@
+"""Memory of a fused step: allocated once, used by every step, with room for more than is wanted."""
+
+from __future__ import annotations
+
+import torch
+
+ROOM = 1.5
+"""Samples that fit, over samples that are wanted. The ray count follows the last step, so a step may march more."""
+
+
+class Buffers:
+    """rays: most rays of a step; samples: room for that many. Names are those of the kernels' arguments."""
+
+    def __init__(self, rays: int, samples: int, device: torch.device) -> None:
+        def floats(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, device=device)
+
+        def whole(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        self.max_rays, self.capacity = rays, samples
+        self.rays, self.wanted = floats(rays, 8), floats(rays, 8)
+        self.harmonics = torch.zeros(rays, 16, dtype=torch.float16, device=device)
+        self.jitter = floats(rays)
+        self.counted, self.running = whole(rays), whole(rays)
+        self.count, self.first, self.seen = whole(rays), whole(rays), whole(rays)
+        self.t_start, self.t_end, self.ray_id = floats(samples), floats(samples), whole(samples)
+        self.raw = floats(samples, 4)
+        self.n_samples, self.n_marched, self.n_lost, self.queue = whole(1), whole(1), whole(1), whole(1)
+
+
+class TrainBuffers(Buffers):
+    """What training needs beyond looking."""
+
+    def __init__(self, rays: int, samples: int, device: torch.device) -> None:
+        super().__init__(rays, samples, device)
+        self.gradient = torch.zeros(samples, 4, device=device)
+        self.size = torch.zeros(samples, device=device)
+        self.index = torch.zeros(samples, dtype=torch.int32, device=device)
+        self.weight = torch.zeros(samples, device=device)
+        blocks = -(-samples // 1024)
+        self.block_count, self.block_running = (torch.zeros(blocks, dtype=torch.int32, device=device) for _ in "ab")
+
+    @property
+    def n_chosen(self) -> torch.Tensor:
+        return self.block_running[-1:]

@@ -1,0 +1,92 @@
+"""How a state is advanced and shown: by the fused kernels where they can, by the plain step elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raymine.contracts import Renderer, StepReport
+from raymine.fused.problem import problem_with
+from raymine.step import TrainData, TrainState, train_step
+
+
+class Engine(Protocol):
+    """`name` and `reason` are for people: what runs, and why."""
+
+    name: str
+    reason: str
+
+    def advance(self, steps: int) -> list[StepReport]:
+        """Train at least one and at most `steps` steps; a report of each."""
+        ...
+
+    def renderer(self) -> Renderer:
+        """A renderer of what has been learnt by the time it is called."""
+        ...
+
+
+class PlainEngine:
+    """One step at a time, stage by stage, on whatever device."""
+
+    name = "plain"
+
+    def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
+        self._state, self._data, self.reason = state, data, reason
+
+    def advance(self, steps: int) -> list[StepReport]:
+        return [train_step(self._state, self._data)]
+
+    def renderer(self) -> Renderer:
+        return self._state.renderer()
+
+
+class FusedEngine:
+    """Many steps at a time on CUDA."""
+
+    name, reason = "fused", "Triton kernels in a CUDA graph"
+
+    def __init__(self, state: TrainState, data: TrainData) -> None:
+        from raymine.fused.trainer import FusedTrainer
+
+        self._trainer = FusedTrainer(state, data)
+        self._renderer: Renderer | None = None
+
+    def advance(self, steps: int) -> list[StepReport]:
+        return self._trainer.advance(steps)
+
+    def renderer(self) -> Renderer:
+        if self._renderer is None:
+            self._renderer = renderer_for(self._trainer.state)
+        return self._renderer
+
+    def compile(self) -> None:
+        """Make every kernel of training ready. The state is of no use afterwards."""
+        self._trainer.advance(2)
+        for everything in (True, False):
+            self._trainer.grid.update(self._trainer.model, everything)
+        self._trainer.advance(1)
+
+
+def engine_for(state: TrainState, data: TrainData) -> Engine:
+    """The quickest engine that can take the state."""
+    problem = problem_with(state.config, state.device.type, data.rig.cameras)
+    return PlainEngine(state, data, problem) if problem else FusedEngine(state, data)
+
+
+def renderer_for(state: TrainState) -> Renderer:
+    """The quickest renderer that can take the state."""
+    if problem_with(state.config, state.device.type):
+        return state.renderer()
+    from raymine.fused.renderer import FusedRenderer
+
+    shown = state.field if state.average is None else state.average.field
+    return FusedRenderer(shown, state.sampler, stop=state.config.mining.stop)
+
+
+def compile_kernels(state: TrainState, data: TrainData) -> None:
+    """Compile or load every kernel that training such a state needs, at the cost of the state."""
+    engine = engine_for(state, data)
+    if isinstance(engine, FusedEngine):
+        engine.compile()
+        return
+    for _ in range(2):
+        engine.advance(1)

@@ -1,0 +1,280 @@
+"""A training step as one CUDA graph: draw, march, infer, judge, select, train, Adam.
+
+Nothing waits for the host. Counts stay on the device; what a step reports goes into a ring of rows, which the host
+reads once per call of `advance`. Buffers have a fixed size: rays that find no room are counted, and the buffers grow.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import triton
+
+from raymine.contracts import StepReport
+from raymine.fused.buffers import ROOM, TrainBuffers
+from raymine.fused.grid import DeviceGrid
+from raymine.fused.model import HalfModel, layers_of
+from raymine.fused.stages import ask_field, march_rays
+from raymine.kernels._triton import power_of_two, programs
+from raymine.kernels.adam.gpu import adam
+from raymine.kernels.judge.gpu import judge
+from raymine.kernels.ngp_step.gpu import TILE, train
+from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
+from raymine.kernels.ngp_step.gpu_draw import draw
+from raymine.kernels.philox.gpu import halves
+from raymine.kernels.philox.op import Stream
+from raymine.kernels.select.gpu import select
+from raymine.step import TrainData, TrainState
+
+RING = 64
+"""Rows of reports: the most steps of one `advance`."""
+SCALE = 64.0
+"""Gradients are multiplied by this before they become float16, so that the small ones survive."""
+_BLOCK = 1024
+
+_log = logging.getLogger(__name__)
+
+
+class FusedTrainer:
+    """Advances a `TrainState` in place: its parameters, moments, grid values and counters stay the ones it saves."""
+
+    def __init__(self, state: TrainState, data: TrainData) -> None:
+        self.state, self.data = state, data
+        device = state.device
+        self._programs = programs(device, 32)
+        self._own_parameters()
+        self.model = HalfModel(state.field)
+        self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
+        self.step, self.updates, self.n_rays = (torch.zeros_like(self.seed[:1]) for _ in range(3))
+        self.tau = torch.ones(1, device=device)
+        self.grid = DeviceGrid(state.sampler, self.seed, self.step)
+        self.schedule = torch.zeros(9, device=device)
+        self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
+        self.rates, self.table_rates = torch.zeros(7, device=device), torch.zeros(7, device=device)
+        self.rows = torch.zeros(RING, 10, device=device)
+        self.sums = torch.zeros(self._programs, 8, device=device)
+        self.parts = torch.zeros(programs(device, 2), self.model.shape.weights, device=device)
+        self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
+        self.table_grad = torch.zeros_like(state.field.table)
+        self.images = DeviceImages(data, device)
+        self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        self._ran: set[str] = set()
+        self.buffers = TrainBuffers(state.config.batch.max_rays, self._room(), device)
+        self.reload()
+
+    def _room(self) -> int:
+        return int(ROOM * self.state.config.batch.samples) // _BLOCK * _BLOCK + _BLOCK
+
+    def _own_parameters(self) -> None:
+        """Put the layers and their moments one after the other in memory, where one kernel updates them all."""
+        field, optimiser = self.state.field, self.state.optimiser
+        names = {id(value): name for name, value in field.named_parameters()}
+        layers = layers_of(field)
+        self.weights, self.weights_first, self.weights_second = (
+            torch.cat([part.detach().reshape(-1) for part in parts])
+            for parts in (
+                layers,
+                [optimiser.first[names[id(layer)]] for layer in layers],
+                [optimiser.second[names[id(layer)]] for layer in layers],
+            )
+        )
+        start = 0
+        for layer in layers:
+            span, name = slice(start, start + layer.numel()), names[id(layer)]
+            layer.data = self.weights[span].view_as(layer)
+            optimiser.first[name] = self.weights_first[span].view_as(layer)
+            optimiser.second[name] = self.weights_second[span].view_as(layer)
+            start = span.stop
+
+    @torch.no_grad()
+    def reload(self) -> None:
+        """Take the state as it is now: after it was restored, or changed by another hand."""
+        state = self.state
+        self.step.fill_(state.step)
+        self.updates.fill_(state.optimiser.updates)
+        self.n_rays.fill_(state.rays)
+        if state.miner is not None:
+            self.tau.copy_(state.miner.tau)
+        self.model.refresh(state.field)
+        self.grid.refresh()
+        self.table_grad.zero_()
+        self._known = self._counters()
+
+    def _counters(self) -> tuple[int, ...]:
+        """What tells that the state was changed by another hand."""
+        state = self.state
+        return state.restored, state.step, state.optimiser.updates, state.rays
+
+    def advance(self, steps: int) -> list[StepReport]:
+        """Train `steps` steps (at most RING); their reports. One wait for the device, at the end."""
+        state = self.state
+        if self._counters() != self._known:
+            self.reload()
+        self._set_schedule()
+        first = state.step
+        for now in range(first, first + min(steps, RING)):
+            if state.sampler.due(now):
+                self._update_grid(now)
+            self._replay("step", self.run_stages)
+            if state.average is not None:
+                state.average.follow(state.field, now + 1)
+        state.step = first + min(steps, RING)
+        return self._read(first)
+
+    def _set_schedule(self) -> None:
+        c = self.state.config.optimiser
+        numbers = (
+            c.lr, c.warmup, math.log(c.final), self.state.horizon, c.beta1, c.beta2, c.eps, SCALE, c.table_beta1,
+        )  # fmt: skip
+        self.schedule.copy_(torch.tensor(numbers, dtype=torch.float32))
+
+    def _read(self, first: int) -> list[StepReport]:
+        """Reports of the steps since `first`; also brings the counters of the state up to date."""
+        state = self.state
+        rows = self.rows.cpu().numpy()
+        state.rays, state.optimiser.updates = int(self.n_rays), int(self.updates)
+        if state.miner is not None:
+            state.miner.tau.copy_(self.tau[0])
+        self._known = self._counters()
+        reports = [self._report(step, rows[step % RING]) for step in range(first, state.step)]
+        lost = int(sum(rows[step % RING][9] for step in range(first, state.step)))
+        if lost:
+            self._grow(lost)
+        return reports
+
+    def _report(self, step: int, row: np.ndarray) -> StepReport:
+        loss, error, rays, marched, chosen, tau, wanted, rate, counts, _ = (float(value) for value in row)
+        extra = {"tau": tau, "budget": wanted} if self.state.miner is not None else {}
+        return StepReport(step, loss, error, int(rays), int(marched), int(chosen), rate, counts > 0, extra)
+
+    def _grow(self, lost: int) -> None:
+        """More room, since rays were lost for want of it."""
+        capacity = int(self.buffers.capacity * ROOM) // _BLOCK * _BLOCK
+        _log.warning("%d rays found no room for their samples; there is now room for %d samples.", lost, capacity)
+        self._graphs.pop("step", None)
+        self.buffers = TrainBuffers(self.buffers.max_rays, capacity, self.state.device)
+
+    def _update_grid(self, step: int) -> None:
+        sampler = self.state.sampler
+        everything = not sampler.swept or step < sampler.config.full_steps
+        # Before the first sweep there is nothing to remember.
+        self.grid.decay.fill_(sampler.config.decay if sampler.swept else 0.0)
+        sampler.swept = True
+        name = "all cells" if everything else "some cells"
+        self._replay(name, lambda: self.grid.update(self.model, everything))
+
+    def _replay(self, name: str, work: Callable[[], None]) -> None:
+        """Run `work`, as a graph from the second time on: the first compiles what must be compiled."""
+        if self.state.device.type != "cuda":
+            work()
+            return
+        graph = self._graphs.get(name)
+        if graph is None and name in self._ran:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                work()
+            self._graphs[name] = graph
+        if graph is None:
+            work()
+            self._ran.add(name)
+        else:
+            graph.replay()
+
+    def run_stages(self) -> None:
+        """One step, stage by stage."""
+        self.draw()
+        march_rays(self.buffers, self.grid, self.n_rays)
+        ask_field(self.buffers, self.model, self.n_rays, self.state.config.mining.stop)
+        self.judge()
+        self.select()
+        self.train()
+        self.update()
+
+    def draw(self) -> None:
+        b, config = self.buffers, self.state.config
+        draw[(triton.cdiv(b.max_rays, 256),)](
+            self.n_rays, self.seed, self.step, len(self.data.rig), self.images.pixels, self.images.masks,
+            self.images.places, self.images.rig, self.images.background, b.rays, b.harmonics, b.wanted, b.jitter,
+            RANDOM=config.random_background, MASKED=self.images.masked, BLOCK=256,
+        )  # fmt: skip
+
+    def judge(self) -> None:
+        b, config = self.buffers, self.state.config
+        judge[(self._programs,)](
+            b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, config.loss.threshold,
+            config.mining.stop, config.mining.faint, b.gradient, b.size, self.sums,
+            PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", CHUNK=32, num_warps=1,
+        )  # fmt: skip
+        hard, miner = config.mining.hard, self.state.miner
+        budget[(1,)](
+            self.sums, self._programs, b.n_samples, self.tau, self.control, self.found, miner.rate if miner else 0.0,
+            hard.low, hard.high, SUMS=power_of_two(self._programs), HARD=miner is not None,
+        )  # fmt: skip
+
+    def select(self) -> None:
+        b, mining = self.buffers, self.state.config.mining
+        blocks = b.capacity // _BLOCK
+        for write in (False, True):
+            select[(blocks,)](
+                b.size, b.n_samples, self.control, self.seed, self.step, b.block_count, b.block_running, b.index,
+                b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
+                UNBIASED=mining.policy == "hard" and mining.hard.reweight == "unbiased",
+                EVERY=mining.policy == "none", BLOCK=_BLOCK,
+            )  # fmt: skip
+            if not write:
+                torch.cumsum(b.block_count, 0, dtype=torch.int32, out=b.block_running)
+
+    def train(self) -> None:
+        b, shape = self.buffers, self.model.shape
+        train[(self.parts.shape[0],)](
+            b.rays, b.harmonics, b.ray_id, b.t_start, b.t_end, b.index, b.weight, b.n_chosen, b.gradient, SCALE,
+            *self.model.arguments, self.table_grad, self.parts, **self.model.constants, WEIGHTS=shape.weights,
+            TILE=TILE, num_warps=4,
+        )  # fmt: skip
+
+    def update(self) -> None:
+        b, state, n = self.buffers, self.state, self.model.shape.weights
+        c, batch, table = state.config.optimiser, state.config.batch, state.field.table
+        add_up[(triton.cdiv(n, 64),)](self.parts, self.parts.shape[0], n, self.weight_grad, ROWS=32, BLOCK=64)
+        conclude[(1,)](
+            self.weight_grad, n, self.schedule, self.control, self.found, self.n_rays, b.n_marched, b.n_chosen,
+            b.n_lost, self.step, self.updates, self.rates, self.table_rates, self.rows, RING, batch.samples,
+            batch.min_rays, batch.max_rays, BLOCK=1024,
+        )  # fmt: skip
+        adam[(triton.cdiv(n, 256),)](
+            self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
+            c.decay, SPARSE=False, MOMENTUM=True, BLOCK=256,
+        )  # fmt: skip
+        second = state.optimiser.second["table"]
+        first = state.optimiser.first.get("table", second)
+        adam[(triton.cdiv(table.numel(), _BLOCK),)](
+            table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
+            SPARSE=True, MOMENTUM=c.table_beta1 > 0, BLOCK=_BLOCK,
+        )  # fmt: skip
+
+
+class DeviceImages:
+    """All images on the device, four bytes a pixel, with what is needed to find a pixel and its ray."""
+
+    def __init__(self, data: TrainData, device: torch.device) -> None:
+        sizes = data.images.sizes
+        areas = sizes.prod(1)
+        starts = np.concatenate(([0], np.cumsum(areas)[:-1]))
+        self.places = torch.from_numpy(np.column_stack((starts, sizes)).astype(np.int64)).to(device)
+        self.pixels = torch.empty(int(areas.sum()), dtype=torch.int32, device=device)
+        masks = [data.images.mask(i) for i in range(len(sizes))] if hasattr(data.images, "mask") else []
+        self.masked = any(mask is not None for mask in masks)
+        self.masks = torch.ones(len(self.pixels) if self.masked else 1, dtype=torch.uint8, device=device)
+        for i, (start, area) in enumerate(zip(starts, areas, strict=True)):
+            image = np.ascontiguousarray(data.images.image(i)).reshape(-1, 4)
+            self.pixels[start : start + area] = torch.from_numpy(image).view(torch.int32).reshape(-1).to(device)
+            if self.masked and masks[i] is not None:
+                self.masks[start : start + area] = torch.from_numpy(np.ascontiguousarray(masks[i]).reshape(-1)).to(
+                    device
+                )
+        self.rig = data.rig.table.contiguous()
+        self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)

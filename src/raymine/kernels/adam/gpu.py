@@ -1,0 +1,39 @@
+"""Adam in Triton: one pass over a parameter, its moments, its float16 copy and its gradient, which it clears."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["n"])
+def adam(
+    parameter, copy, grad, first, second, rates, n, decay,
+    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """rates [7]: whether the step counts (1 or 0), what to multiply gradients by, learning rate over 1 - beta1^n,
+    beta1, beta2, 1 / (1 - beta2^n), eps.
+
+    SPARSE: elements whose gradient is 0 stay as they are, and nothing else of them is read. Where the step does not
+    count, gradients are cleared and that is all.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    g = tl.load(grad + i, mask=inside, other=0.0)
+    touched = inside & (g != 0)
+    live = touched if SPARSE else inside
+    live = live & (tl.load(rates + i * 0) > 0)
+    rate, b1, b2 = tl.load(rates + 2), tl.load(rates + 3), tl.load(rates + 4)
+    scale2, eps = tl.load(rates + 5), tl.load(rates + 6)
+    p = tl.load(parameter + i, mask=live, other=0.0)
+    g = g.to(tl.float32) * tl.load(rates + 1) + decay * p
+    mean = g
+    if MOMENTUM:
+        mean = b1 * tl.load(first + i, mask=live, other=0.0) + (1 - b1) * g
+        tl.store(first + i, mean, mask=live)
+    v = b2 * tl.load(second + i, mask=live, other=0.0) + (1 - b2) * g * g
+    tl.store(second + i, v, mask=live)
+    p -= rate * mean / (tl.sqrt(v * scale2) + eps)
+    tl.store(parameter + i, p, mask=live)
+    tl.store(copy + i, p.to(copy.dtype.element_ty), mask=live)
+    tl.store(grad + i, tl.zeros([BLOCK], grad.dtype.element_ty), mask=touched)

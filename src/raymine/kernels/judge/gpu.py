@@ -1,0 +1,132 @@
+"""Loss of each ray and gradient of every sample in Triton: a program takes one ray after another, twice over it.
+
+The gradients written here lack the factor 1 / (3 sum of weights), which the optimiser applies: they are then of the
+size of a pixel's error, and fit float16 wherever they go.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from raymine.kernels.judge.reference import CAP
+
+_CAP: tl.constexpr = tl.constexpr(CAP)
+
+
+@triton.jit
+def _slope(error, delta):
+    """Of the loss of one channel; `delta` infinite for the square."""
+    huber = tl.minimum(tl.maximum(error, -delta), delta)
+    return tl.where(delta < float("inf"), huber, 2 * error)
+
+
+@triton.jit
+def _value(error, delta):
+    size = tl.abs(error)
+    huber = tl.where(size <= delta, 0.5 * error * error, delta * (size - 0.5 * delta))
+    return tl.where(delta < float("inf"), huber, error * error)
+
+
+@triton.jit
+def _density(raw):
+    return tl.exp(tl.minimum(raw - 1.0, _CAP))
+
+
+@triton.jit
+def judge(
+    raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint,
+    gradient, size, sums, PRUNE: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight.
+    seen [R] of a ray's count [R] samples have been asked for; nobody sees the rest, and their size is 0, with ALL their
+    gradient as well.
+
+    gradient [B, 4]; size [B]: its norm, or with PRUNE 1 where a sample is visible; 0 where that is not finite.
+    sums [programs, 8]: of size, its square, loss, squared error and weight, over the rays of each program.
+    """
+    n = tl.load(n_rays)
+    lane = tl.arange(0, CHUNK)
+    total_size = 0.0
+    total_square = 0.0
+    total_loss = 0.0
+    total_error = 0.0
+    total_weight = 0.0
+    for r in range(tl.program_id(0), n, tl.num_programs(0)):
+        begin, samples = tl.load(first + r), tl.load(seen + r)
+        row = wanted + r * 8
+        b0, b1, b2 = tl.load(row + 3), tl.load(row + 4), tl.load(row + 5)
+        optical_before = 0.0
+        red = 0.0
+        green = 0.0
+        blue = 0.0
+        opacity = 0.0
+        for s in range(0, samples, CHUNK):
+            live = s + lane < samples
+            i = begin + s + lane
+            length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
+            optical = _density(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length
+            upto = optical_before + tl.cumsum(optical, 0)
+            through = tl.exp(-(upto - optical))
+            weight = tl.where(through < stop, 0.0, through * (1 - tl.exp(-optical)))
+            red += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4, mask=live, other=0.0)))
+            green += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 1, mask=live, other=0.0)))
+            blue += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 2, mask=live, other=0.0)))
+            opacity += tl.sum(weight)
+            optical_before += tl.sum(optical)
+        share = tl.load(row + 6)
+        e0 = red + (1 - opacity) * b0 - tl.load(row)
+        e1 = green + (1 - opacity) * b1 - tl.load(row + 1)
+        e2 = blue + (1 - opacity) * b2 - tl.load(row + 2)
+        total_weight += share
+        total_error += share * (e0 * e0 + e1 * e1 + e2 * e2)
+        total_loss += share * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
+        g0, g1, g2 = share * _slope(e0, delta), share * _slope(e1, delta), share * _slope(e2, delta)
+        rest = g0 * b0 + g1 * b1 + g2 * b2
+        # Sum over all samples of w v, of which each sample needs the part behind it.
+        behind = g0 * red + g1 * green + g2 * blue - rest * opacity
+        optical_before = 0.0
+        for s in range(0, samples, CHUNK):
+            live = s + lane < samples
+            i = begin + s + lane
+            length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
+            optical = _density(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length
+            upto = optical_before + tl.cumsum(optical, 0)
+            through, after = tl.exp(-(upto - optical)), tl.exp(-upto)
+            alpha = 1 - tl.exp(-optical)
+            sees = live & ~(through < stop)
+            weight = tl.where(sees, through * alpha, 0.0)
+            c0 = tl.sigmoid(tl.load(raw + i * 4, mask=live, other=0.0))
+            c1 = tl.sigmoid(tl.load(raw + i * 4 + 1, mask=live, other=0.0))
+            c2 = tl.sigmoid(tl.load(raw + i * 4 + 2, mask=live, other=0.0))
+            v = g0 * c0 + g1 * c1 + g2 * c2 - rest
+            part = tl.where(sees, weight * v, 0.0)
+            upto_part = tl.cumsum(part, 0)
+            q0, q1, q2 = g0 * weight * c0 * (1 - c0), g1 * weight * c1 * (1 - c1), g2 * weight * c2 * (1 - c2)
+            q3 = tl.where(sees, optical * (after * v - (behind - upto_part)), 0.0)
+            tl.store(gradient + i * 4, q0, mask=live)
+            tl.store(gradient + i * 4 + 1, q1, mask=live)
+            tl.store(gradient + i * 4 + 2, q2, mask=live)
+            tl.store(gradient + i * 4 + 3, q3, mask=live)
+            square = q0 * q0 + q1 * q1 + q2 * q2 + q3 * q3
+            norm = tl.where(square < float("inf"), tl.sqrt(square), 0.0)
+            if PRUNE:
+                norm = tl.where(sees & (alpha >= faint), 1.0, 0.0)
+            norm = tl.where(live, norm, 0.0)
+            tl.store(size + i, norm, mask=live)
+            total_size += tl.sum(norm)
+            total_square += tl.sum(norm * norm)
+            behind -= tl.sum(part)
+            optical_before += tl.sum(optical)
+        for s in range(samples, tl.load(count + r), CHUNK):
+            rest_of = s + lane < tl.load(count + r)
+            tl.store(size + begin + s + lane, tl.zeros([CHUNK], tl.float32), mask=rest_of)
+            if ALL:
+                for c in tl.static_range(4):
+                    tl.store(gradient + (begin + s + lane) * 4 + c, tl.zeros([CHUNK], tl.float32), mask=rest_of)
+    out = sums + tl.program_id(0) * 8
+    tl.store(out, total_size)
+    tl.store(out + 1, total_square)
+    tl.store(out + 2, total_loss)
+    tl.store(out + 3, total_error)
+    tl.store(out + 4, total_weight)

@@ -1,0 +1,154 @@
+"""Marching in Triton: a program takes one ray after another and looks at a chunk of its intervals at a time.
+
+Twice along the same intervals: the first time they are counted, the second time written where the sum of the counts
+before them says. So samples lie in the order of their rays, whatever the order in which programs ran.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def count_at(t, shortest, longest, cone, ta, tb, ua, ub, CONE: tl.constexpr):
+    """`Spacing.count_at`."""
+    u = t / shortest
+    if CONE:
+        middle = ua + tl.log(tl.minimum(tl.maximum(t, ta), tb) / ta) / cone
+        u = tl.where(t < ta, u, tl.where(t < tb, middle, ub + (t - tb) / longest))
+    return u
+
+
+@triton.jit
+def distance_at(u, shortest, longest, cone, ta, tb, ua, ub, CONE: tl.constexpr):
+    """`Spacing.distance_at`."""
+    t = u * shortest
+    if CONE:
+        middle = ta * tl.exp((tl.minimum(tl.maximum(u, ua), ub) - ua) * cone)
+        t = tl.where(u < ua, t, tl.where(u < ub, middle, tb + (u - ub) * longest))
+    return t
+
+
+@triton.jit
+def _slab(low, high, origin, direction):
+    """Where a line enters and leaves the slab between two planes; a line on a plane misses nothing."""
+    a, b = (low - origin) / direction, (high - origin) / direction
+    near, far = tl.minimum(a, b), tl.maximum(a, b)
+    return tl.where(near == near, near, float("-inf")), tl.where(far == far, far, float("inf"))
+
+
+@triton.jit
+def _clip(ox, oy, oz, dx, dy, dz, near, far, lx, ly, lz, hx, hy, hz):
+    """Entry and exit of a box, inside near .. far."""
+    x0, x1 = _slab(lx, hx, ox, dx)
+    y0, y1 = _slab(ly, hy, oy, dy)
+    z0, z1 = _slab(lz, hz, oz, dz)
+    entry = tl.maximum(tl.maximum(x0, y0), tl.maximum(z0, near))
+    leave = tl.minimum(tl.minimum(x1, y1), tl.minimum(z1, far))
+    return entry, leave
+
+
+@triton.jit
+def _occupied(x, y, z, grid, valid, RES: tl.constexpr, LEVELS: tl.constexpr):
+    """Whether points, in units of the inner box's half side from its centre, lie in occupied cells."""
+    reach = tl.maximum(tl.abs(x), tl.maximum(tl.abs(y), tl.abs(z)))
+    if LEVELS == 1:
+        inside = valid & (reach <= 1.0)
+        first = 0
+    else:
+        level = tl.zeros_like(reach).to(tl.int32)
+        shrink = tl.zeros_like(reach) + 1.0
+        for _ in tl.static_range(LEVELS - 1):
+            beyond = reach * shrink > 1.0
+            level += beyond.to(tl.int32)
+            shrink = tl.where(beyond, shrink * 0.5, shrink)
+        inside = valid & (reach * shrink <= 1.0)
+        first = level * (RES * RES * RES)
+        x, y, z = x * shrink, y * shrink, z * shrink
+    ix = tl.minimum((x * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
+    iy = tl.minimum((y * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
+    iz = tl.minimum((z * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
+    return tl.load(grid + first + (ix * RES + iy) * RES + iz, mask=inside, other=0) != 0
+
+
+@triton.jit(do_not_specialize=["capacity"])
+def march(
+    rays, jitter, n_rays, grid, box, spacing, counted, running, count, first, t_start, t_end, ray_id,
+    n_samples, n_lost, capacity,
+    WRITE: tl.constexpr, CONE: tl.constexpr, RES: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """rays [R, 8]: origin, direction, near, far. box [12]: centre, 2 / side, low and high of what is occupied.
+
+    grid [LEVELS, RES^3] uint8: not 0 where a cell is occupied. spacing [7]: shortest, longest, cone and the knots.
+    WRITE: False counts into counted [R]; True writes where `running`, the sum of the counts up to and with a ray's own,
+    says, and sets first [R] and count [R]. A ray whose samples end beyond `capacity` gets none, is counted in n_lost
+    [1], and n_samples [1] becomes no more than where it would have begun.
+    """
+    n = tl.load(n_rays)
+    shortest, longest, cone = tl.load(spacing), tl.load(spacing + 1), tl.load(spacing + 2)
+    ta, tb, ua, ub = tl.load(spacing + 3), tl.load(spacing + 4), tl.load(spacing + 5), tl.load(spacing + 6)
+    cx, cy, cz = tl.load(box), tl.load(box + 1), tl.load(box + 2)
+    px, py, pz = tl.load(box + 3), tl.load(box + 4), tl.load(box + 5)
+    lx, ly, lz = tl.load(box + 6), tl.load(box + 7), tl.load(box + 8)
+    hx, hy, hz = tl.load(box + 9), tl.load(box + 10), tl.load(box + 11)
+    far_reach = 1.0 * (1 << (LEVELS - 1))
+    sx, sy, sz = far_reach / px, far_reach / py, far_reach / pz
+    lane = tl.arange(0, CHUNK)
+    for r in range(tl.program_id(0), n, tl.num_programs(0)):
+        ray = rays + r * 8
+        ox, oy, oz = tl.load(ray), tl.load(ray + 1), tl.load(ray + 2)
+        dx, dy, dz = tl.load(ray + 3), tl.load(ray + 4), tl.load(ray + 5)
+        near, far = tl.load(ray + 6), tl.load(ray + 7)
+        # Intervals are numbered from where the ray enters the whole grid, so that what is occupied moves none of them.
+        entry, leave = _clip(ox, oy, oz, dx, dy, dz, near, far, cx - sx, cy - sy, cz - sz, cx + sx, cy + sy, cz + sz)
+        begin, end = _clip(ox, oy, oz, dx, dy, dz, entry, leave, lx, ly, lz, hx, hy, hz)
+        hit = (leave > entry) & (end > begin)
+        start = count_at(tl.where(hit, entry, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) + tl.load(jitter + r)
+        low = count_at(tl.where(hit, begin, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) - start
+        high = count_at(tl.where(hit, end, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) - start
+        k = tl.maximum(low.to(tl.int32) - 1, 0)
+        last = tl.where(hit, high.to(tl.int32) + 2, 0)
+        put = 0
+        limit = 0
+        if WRITE:
+            limit = tl.load(running + r)
+            put = limit - tl.load(counted + r)
+            fits = limit <= capacity
+            if (limit > put) & (limit > capacity):
+                tl.atomic_min(n_samples, put, sem="relaxed")
+                tl.atomic_add(n_lost, 1, sem="relaxed")
+            tl.store(first + r, tl.where(fits, put, 0))
+            tl.store(count + r, tl.where(fits, limit - put, 0))
+            limit = tl.where(fits, limit, put)
+            last = tl.where(limit > put, last, 0)
+        # A position in units of the inner box's half side, from its centre, is a + t v.
+        ax, ay, az = (ox - cx) * px, (oy - cy) * py, (oz - cz) * pz
+        vx, vy, vz = dx * px, dy * py, dz * pz
+        while k < last:
+            u = start + (k + lane).to(tl.float32)
+            t0 = distance_at(u, shortest, longest, cone, ta, tb, ua, ub, CONE)
+            t1 = distance_at(u + 1.0, shortest, longest, cone, ta, tb, ua, ub, CONE)
+            t = (t0 + t1) * 0.5
+            valid = (t < leave) & (k + lane < last)
+            full = _occupied(ax + t * vx, ay + t * vy, az + t * vz, grid, valid, RES, LEVELS)
+            ones = full.to(tl.int32)
+            if WRITE:
+                place = put + tl.cumsum(ones, 0) - 1
+                # Compiled twice, the two walks may round differently: never more than were counted,
+                full = full & (place < limit)
+                tl.store(t_start + place, t0, mask=full)
+                tl.store(t_end + place, t1, mask=full)
+                tl.store(ray_id + place, lane * 0 + r, mask=full)
+            put += tl.sum(ones)
+            k += CHUNK
+        if WRITE:
+            # and where fewer are found, intervals without length in place of the rest.
+            while put < limit:
+                missing = put + lane < limit
+                tl.store(t_start + put + lane, lane * 0.0 + leave, mask=missing)
+                tl.store(t_end + put + lane, lane * 0.0 + leave, mask=missing)
+                tl.store(ray_id + put + lane, lane * 0 + r, mask=missing)
+                put += CHUNK
+        else:
+            tl.store(counted + r, put)

@@ -1,0 +1,310 @@
+"""The hash-grid field in Triton: a tile of samples through encoding and networks, and back, in one kernel.
+
+Matrix products take float16 and add in float32. No activation reaches memory: the gradients of a sample's outputs are
+known before its second forward, so `train` goes forward and backward while everything is in registers, keeps the
+gradients of the layers there over all tiles of a program, and adds those of the table where they belong.
+
+Shapes of a model are constants (`Shape`): layers are padded to powers of two by masked loads, and lie without padding
+one after the other in one float16 array: density layers, then colour layers, each [inputs, outputs].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from raymine.errors import ConfigError
+from raymine.kernels._triton import power_of_two
+from raymine.kernels.hash_grid.gpu import cells, corner, interpolate, padded_levels
+from raymine.kernels.hash_grid.spec import GridSpec
+from raymine.kernels.judge.reference import CAP
+from raymine.kernels.ngp_step.inputs import WIDTH
+
+TILE = 64
+"""Samples that a program works on at a time. Tiles of 128 spill registers and take 2 to 4 times as long."""
+
+_SH: tl.constexpr = tl.constexpr(WIDTH)
+_CAP: tl.constexpr = tl.constexpr(CAP)
+
+
+class Shape(NamedTuple):
+    """Constants of a kernel: levels, padded levels and features of the grid; hidden width, numbers handed to the colour
+    network, both also padded; hidden layers of the colour network beyond the first; whether space is contracted."""
+
+    L: int
+    LP: int
+    F: int
+    H: int
+    HP: int
+    G: int
+    GP: int
+    MIDDLE: int
+    UNBOUNDED: bool
+
+    @property
+    def weights(self) -> int:
+        """Numbers in all layers."""
+        width = self.L * self.F
+        return width * self.H + self.H * self.G + (self.G + WIDTH) * self.H + self.MIDDLE * self.H * self.H + self.H * 3
+
+
+def shape_of(spec: GridSpec, width: int, geometry: int, colour_layers: int, unbounded: bool) -> Shape:
+    """`ConfigError` for a model that the fused kernels cannot take."""
+    if width > 128 or geometry > 64 or not 1 <= colour_layers <= 3:
+        raise ConfigError(
+            "the fused kernels take networks up to 128 wide, 64 numbers for colour and 1 to 3 colour layers; "
+            f"got {width}, {geometry} and {colour_layers}."
+        )
+    if spec.total_entries * spec.features >= 1 << 31:
+        raise ConfigError("the fused kernels take tables of fewer than 2^31 numbers.")
+    return Shape(
+        spec.levels,
+        padded_levels(spec),
+        spec.features,
+        width,
+        power_of_two(width, 16),
+        geometry,
+        power_of_two(geometry, 16),
+        colour_layers - 1,
+        unbounded,
+    )
+
+
+@triton.jit
+def _layer(weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
+    """A layer [I, O] as a block [IP, OP], 0 where it is padded."""
+    i, o = tl.arange(0, IP), tl.arange(0, OP)
+    place = weights + i[:, None] * O + o[None, :]
+    return tl.load(place, mask=(i[:, None] < I) & (o[None, :] < O), other=0.0)
+
+
+@triton.jit
+def _put_layer(out, grad, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
+    i, o = tl.arange(0, IP), tl.arange(0, OP)
+    tl.store(out + i[:, None] * O + o[None, :], grad, mask=(i[:, None] < I) & (o[None, :] < O))
+
+
+@triton.jit
+def _place(x, y, z, low, UNBOUNDED: tl.constexpr):
+    """World positions in the unit cube, clamped to it (`inputs.to_unit_cube`). low [6]: of the inner box, then high."""
+    lx, ly, lz = tl.load(low), tl.load(low + 1), tl.load(low + 2)
+    hx, hy, hz = tl.load(low + 3), tl.load(low + 4), tl.load(low + 5)
+    a, b, c = (x - lx) / (hx - lx), (y - ly) / (hy - ly), (z - lz) / (hz - lz)
+    if UNBOUNDED:
+        a, b, c = 2 * a - 1, 2 * b - 1, 2 * c - 1
+        norm = tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), 1.0))
+        squash = (2.0 - 1.0 / norm) / norm * 0.25
+        a, b, c = a * squash + 0.5, b * squash + 0.5, c * squash + 0.5
+    a, b = tl.minimum(tl.maximum(a, 0.0), 1.0), tl.minimum(tl.maximum(b, 0.0), 1.0)
+    return a, b, tl.minimum(tl.maximum(c, 0.0), 1.0)
+
+
+@triton.jit
+def _along(rays, ray, t, live, low, UNBOUNDED: tl.constexpr):
+    """Points at distance t of rays [R, 8], in the unit cube."""
+    row = rays + ray * 8
+    x = tl.load(row, mask=live, other=0.0) + t * tl.load(row + 3, mask=live, other=0.0)
+    y = tl.load(row + 1, mask=live, other=0.0) + t * tl.load(row + 4, mask=live, other=0.0)
+    z = tl.load(row + 2, mask=live, other=0.0) + t * tl.load(row + 5, mask=live, other=0.0)
+    return _place(x, y, z, low, UNBOUNDED)
+
+
+@triton.jit
+def _column0(matrix, GP: tl.constexpr):
+    """Column 0 of a block [n, GP]."""
+    return tl.sum(tl.where(tl.arange(0, GP)[None, :] == 0, matrix, 0.0), 1)
+
+
+@triton.jit
+def infer(
+    rays, harmonics, first, count, t_start, t_end, n_rays, table, weights, low,
+    scales, resolutions, entries, offsets, dense, most_optical, queue, seen, out,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
+    GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
+    """out [B, 4]: colour and density pre-activations at the midpoints of samples; harmonics [R, 16] float16.
+
+    A program follows SLOTS rays at a time, STRIDE samples each; a ray that is opaque or at its end hands its slot to
+    the next ray of the queue [1], which must be 0 at the start. What is computed for a ray does not depend on its
+    neighbours, so neither does it on the order in which programs take rays. seen [R]: how many samples of a ray were
+    asked for, from its first; the rest lie behind an optical depth of `most_optical`, and `out` is not written there.
+    """
+    n = tl.load(n_rays)
+    TILE: tl.constexpr = SLOTS * STRIDE
+    slot, stride = tl.arange(0, SLOTS), tl.arange(0, STRIDE)
+    ray = slot * 0 - 1
+    begin = slot * 0
+    at = slot * 0
+    end = slot * 0
+    optical = slot * 0.0
+    at3: tl.constexpr = L * F * H + H * G
+    at5: tl.constexpr = at3 + (G + _SH) * H + MIDDLE * H * H
+    w1 = _layer(weights, L * F, H, LP * F, HP)
+    w2 = _layer(weights + L * F * H, H, G, HP, GP)
+    w3 = _layer(weights + at3, G, H, GP, HP)
+    w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP)
+    w5 = _layer(weights + at5, H, 3, HP, 16)
+    busy = n > 0
+    while busy:
+        # Rays that end before they begin would leave their slots idle, so slots are filled twice.
+        following = n
+        for _ in tl.static_range(2):
+            done = (at >= end) | (optical > most_optical)
+            tl.store(seen + ray, tl.minimum(at, end) - begin, mask=done & (ray >= 0))
+            ones = done.to(tl.int32)
+            following = tl.atomic_add(queue, tl.sum(ones), sem="relaxed")
+            new = following + tl.cumsum(ones, 0) - 1
+            there = done & (new < n)
+            ray = tl.where(done, tl.where(there, new, -1), ray)
+            begin = tl.where(done, tl.load(first + new, mask=there, other=0), begin)
+            end = tl.where(done, begin + tl.load(count + new, mask=there, other=0), end)
+            at = tl.where(done, begin, at)
+            optical = tl.where(done, 0.0, optical)
+        i = tl.reshape(at[:, None] + stride[None, :], [TILE])
+        live = i < tl.reshape(end[:, None] + stride[None, :] * 0, [TILE])
+        owner = tl.maximum(tl.reshape(ray[:, None] + stride[None, :] * 0, [TILE]), 0)
+        t0, t1 = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
+        x, y, z = _along(rays, owner, (t0 + t1) * 0.5, live, low, UNBOUNDED)
+        cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+            x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+        )
+        found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
+        encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
+        hidden = tl.maximum(tl.dot(encoding, w1), 0.0).to(tl.float16)
+        geometry = tl.dot(hidden, w2)
+        view = tl.load(harmonics + owner[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
+        hidden = tl.dot(geometry.to(tl.float16), w3)
+        hidden = tl.maximum(tl.dot(view, w3v, hidden), 0.0).to(tl.float16)
+        for m in tl.static_range(MIDDLE):
+            w4 = _layer(weights + at3 + (G + _SH) * H + m * H * H, H, H, HP, HP)
+            hidden = tl.maximum(tl.dot(hidden, w4), 0.0).to(tl.float16)
+        colour = tl.dot(hidden, w5)
+        o = tl.arange(0, 16)
+        raw = _column0(geometry, GP)
+        tl.store(out + i[:, None] * 4 + o[None, :], colour, mask=live[:, None] & (o[None, :] < 3))
+        tl.store(out + i * 4 + 3, raw, mask=live)
+        part = tl.where(live, tl.exp(tl.minimum(raw - 1.0, _CAP)) * (t1 - t0), 0.0)
+        # NaN counts as 0 here: the ray goes on, and whoever looks for it finds it.
+        part = tl.where(part == part, part, 0.0)
+        optical += tl.sum(tl.reshape(part, [SLOTS, STRIDE]), 1)
+        at += STRIDE
+        waiting = (at < end) & (optical <= most_optical)
+        busy = (following < n) | (tl.max(waiting.to(tl.int32)) > 0)
+    tl.store(seen + ray, tl.minimum(at, end) - begin, mask=ray >= 0)
+
+
+@triton.jit
+def _density_of(
+    x, y, z, table, weights, scales, resolutions, entries, offsets, dense,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
+    GP: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Density pre-activation [TILE] of points in the unit cube."""
+    cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+        x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+    )
+    found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
+    encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
+    hidden = tl.maximum(tl.dot(encoding, _layer(weights, L * F, H, LP * F, HP)), 0.0).to(tl.float16)
+    return _column0(tl.dot(hidden, _layer(weights + L * F * H, H, G, HP, GP)), GP)
+
+
+@triton.jit
+def train(
+    rays, harmonics, ray_id, t_start, t_end, index, weight, n_chosen, output_grad, scale, table, weights, low,
+    scales, resolutions, entries, offsets, dense, table_grad, weight_grads,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
+    GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, WEIGHTS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Add `scale` times the gradients of the table to table_grad, and write those of the layers, each program's own
+    part, to weight_grads [programs, WEIGHTS]. output_grad [B, 4]; index, weight [b]: samples and their weights."""
+    n = tl.load(n_chosen)
+    o16 = tl.arange(0, 16)
+    at2 = L * F * H
+    at3 = at2 + H * G
+    at4 = at3 + (G + _SH) * H
+    at5 = at4 + MIDDLE * H * H
+    w1 = _layer(weights, L * F, H, LP * F, HP)
+    w2 = _layer(weights + at2, H, G, HP, GP)
+    w3 = _layer(weights + at3, G, H, GP, HP)
+    w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP)
+    w5 = _layer(weights + at5, H, 3, HP, 16)
+    d1 = tl.zeros([LP * F, HP], tl.float32)
+    d2 = tl.zeros([HP, GP], tl.float32)
+    d3 = tl.zeros([GP, HP], tl.float32)
+    d3v = tl.zeros([_SH, HP], tl.float32)
+    d5 = tl.zeros([HP, 16], tl.float32)
+    if MIDDLE >= 1:
+        w4 = _layer(weights + at4, H, H, HP, HP)
+        d4 = tl.zeros([HP, HP], tl.float32)
+    if MIDDLE >= 2:
+        w4b = _layer(weights + at4 + H * H, H, H, HP, HP)
+        d4b = tl.zeros([HP, HP], tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
+        j = tile * TILE + tl.arange(0, TILE)
+        live = j < n
+        i = tl.load(index + j, mask=live, other=0)
+        factor = tl.load(weight + j, mask=live, other=0.0) * scale
+        ray = tl.load(ray_id + i, mask=live, other=0)
+        t = (tl.load(t_start + i, mask=live, other=0.0) + tl.load(t_end + i, mask=live, other=0.0)) * 0.5
+        x, y, z = _along(rays, ray, t, live, low, UNBOUNDED)
+        cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+            x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+        )
+        found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
+        encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
+        h1 = tl.maximum(tl.dot(encoding, w1), 0.0).to(tl.float16)
+        geometry = tl.dot(h1, w2).to(tl.float16)
+        view = tl.load(harmonics + ray[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
+        h3 = tl.maximum(tl.dot(view, w3v, tl.dot(geometry, w3)), 0.0).to(tl.float16)
+        # Backward: g is the gradient of what stands before it in the chain.
+        colour = tl.load(
+            output_grad + i[:, None] * 4 + o16[None, :], mask=live[:, None] & (o16[None, :] < 3), other=0.0
+        )
+        g = (colour * factor[:, None]).to(tl.float16)
+        density = tl.load(output_grad + i * 4 + 3, mask=live, other=0.0) * factor
+        if MIDDLE == 0:
+            d5 += tl.dot(tl.trans(h3), g)
+            g = tl.where(h3 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+        else:
+            h4 = tl.maximum(tl.dot(h3, w4), 0.0).to(tl.float16)
+            if MIDDLE == 1:
+                d5 += tl.dot(tl.trans(h4), g)
+                g = tl.where(h4 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+            else:
+                h4b = tl.maximum(tl.dot(h4, w4b), 0.0).to(tl.float16)
+                d5 += tl.dot(tl.trans(h4b), g)
+                g = tl.where(h4b > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+                d4b += tl.dot(tl.trans(h4), g)
+                g = tl.where(h4 > 0, tl.dot(g, tl.trans(w4b)), 0.0).to(tl.float16)
+            d4 += tl.dot(tl.trans(h3), g)
+            g = tl.where(h3 > 0, tl.dot(g, tl.trans(w4)), 0.0).to(tl.float16)
+        d3 += tl.dot(tl.trans(geometry), g)
+        d3v += tl.dot(tl.trans(view), g)
+        to_geometry = tl.dot(g, tl.trans(w3))
+        to_geometry += tl.where(tl.arange(0, GP)[None, :] == 0, density[:, None], 0.0)
+        g = to_geometry.to(tl.float16)
+        d2 += tl.dot(tl.trans(h1), g)
+        g = tl.where(h1 > 0, tl.dot(g, tl.trans(w2)), 0.0).to(tl.float16)
+        d1 += tl.dot(tl.trans(encoding), g)
+        to_table = tl.reshape(tl.dot(g, tl.trans(w1)), [TILE, LP, F])
+        feature = tl.arange(0, F)
+        wanted = live[:, None, None] & (tl.arange(0, LP) < L)[None, :, None] & (feature >= 0)[None, None, :]
+        for c in tl.static_range(8):
+            row, part = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
+            place = table_grad + row[:, :, None] * F + feature[None, None, :]
+            tl.atomic_add(
+                place, (part[:, :, None] * to_table).to(table_grad.dtype.element_ty), mask=wanted, sem="relaxed"
+            )
+    out = weight_grads + tl.program_id(0) * WEIGHTS
+    _put_layer(out, d1, L * F, H, LP * F, HP)
+    _put_layer(out + at2, d2, H, G, HP, GP)
+    _put_layer(out + at3, d3, G, H, GP, HP)
+    _put_layer(out + at3 + G * H, d3v, _SH, H, _SH, HP)
+    if MIDDLE >= 1:
+        _put_layer(out + at4, d4, H, H, HP, HP)
+    if MIDDLE >= 2:
+        _put_layer(out + at4 + H * H, d4b, H, H, HP, HP)
+    _put_layer(out + at5, d5, H, 3, HP, 16)

@@ -1,0 +1,65 @@
+"""Philox in Triton: a number of a stream is computed where it is needed, and none is ever stored."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def word(seed_low, seed_high, step, stream, index):
+    """Random 32-bit word `index` (an integer tensor below 2^31) of a stream, as `reference.words` defines it."""
+    at = index.to(tl.uint32)
+    c0 = at >> 2
+    # Adding to an unsigned zero keeps the bits of signed arguments and makes tensors of numbers.
+    c1 = at * 0 + stream
+    c2 = at * 0 + step
+    c3 = at * 0
+    k0 = at * 0 + seed_low
+    k1 = at * 0 + seed_high
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(c0, c0 * 0 + 0xD2511F53), c0 * 0xD2511F53
+        high1, low1 = tl.umulhi(c2, c2 * 0 + 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    turn = at & 3
+    return tl.where(turn < 2, tl.where(turn == 0, c0, c1), tl.where(turn == 2, c2, c3))
+
+
+@triton.jit
+def uniform(seed_low, seed_high, step, stream, index):
+    """The same as a float32 in [0, 1) with 24 bits."""
+    return (word(seed_low, seed_high, step, stream, index) >> 8).to(tl.float32) * 5.9604644775390625e-8
+
+
+@triton.jit
+def below(word, high):
+    """A 32-bit word as an integer in 0 .. high - 1: the high half of word * high."""
+    return tl.umulhi(word, word * 0 + high).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["seed_low", "seed_high", "step", "stream", "n"])
+def _words(out, seed_low, seed_high, step, stream, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, word(seed_low, seed_high, step, stream, i).to(tl.int64), mask=i < n)
+
+
+def words(seed: int, step: int, stream: int, n: int, device: torch.device) -> Tensor:
+    """As `reference.words`."""
+    out = torch.empty(n, dtype=torch.int64, device=device)
+    if n:
+        _words[(triton.cdiv(n, 1024),)](out, *halves(seed), signed(step), int(stream), n, BLOCK=1024)
+    return out
+
+
+def halves(seed: int) -> tuple[int, int]:
+    """A 64-bit seed as two numbers that fit an int32 argument with the same bits."""
+    return signed(seed & 0xFFFFFFFF), signed((seed >> 32) & 0xFFFFFFFF)
+
+
+def signed(value: int) -> int:
+    """A 32-bit word as the int32 of the same bits."""
+    return value - (1 << 32) if value >= 1 << 31 else value

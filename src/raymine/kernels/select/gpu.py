@@ -1,0 +1,48 @@
+"""Choosing samples in Triton: which are taken is computed twice, to count them and to write them in order."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from raymine.kernels.philox.gpu import uniform
+
+
+@triton.jit
+def select(
+    size, n_samples, control, seed, step, counts, before, index, weight,
+    WRITE: tl.constexpr, STREAM: tl.constexpr, HARD: tl.constexpr, UNBIASED: tl.constexpr, EVERY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Poisson draws: a sample is taken with chance min(1, control[0] * size), control[0] being b / sum of sizes.
+
+    HARD: False takes all of positive size; EVERY: takes every sample. UNBIASED: weight 1 / chance, else 1.
+    WRITE: False counts into counts [blocks], 0 beyond the samples; True writes index, weight [b], `before` [blocks]
+    being the running sum of the counts, the block's own included.
+    """
+    n = tl.load(n_samples)
+    block = tl.program_id(0)
+    if block * BLOCK >= n:
+        if not WRITE:
+            tl.store(counts + block, 0)
+        return
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    live = i < n
+    value = tl.load(size + i, mask=live, other=0.0)
+    if EVERY:
+        taken = live
+        chance = value * 0 + 1.0
+    elif HARD:
+        chance = tl.minimum(value * tl.load(control), 1.0)
+        number = uniform(tl.load(seed), tl.load(seed + 1), tl.load(step), STREAM, i)
+        taken = live & (number < chance)
+    else:
+        taken = live & (value > 0)
+        chance = value * 0 + 1.0
+    ones = taken.to(tl.int32)
+    if WRITE:
+        place = tl.load(before + block) - tl.sum(ones) + tl.cumsum(ones, 0) - 1
+        tl.store(index + place, i, mask=taken)
+        tl.store(weight + place, 1.0 / tl.maximum(chance, 1e-30) if UNBIASED else chance * 0 + 1.0, mask=taken)
+    else:
+        tl.store(counts + block, tl.sum(ones))

@@ -1,0 +1,390 @@
+"""Every stage of the fused step against its reference: on the GPU, and in Triton's interpreter where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from raymine.contracts import Bounds, StepReport
+from raymine.fields import HashFieldConfig
+from raymine.kernels.adam import reference as adam_reference
+from raymine.kernels.composite.op import Packed
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.kernels.judge import reference as judge_reference
+from raymine.kernels.march import reference as march_reference
+from raymine.kernels.ngp_step import reference as ngp_reference
+from raymine.kernels.philox import reference as philox_reference
+from raymine.mining import HardConfig, MiningConfig
+from raymine.rays import CameraRig
+from raymine.render import VolumeRenderer
+from raymine.samplers import OccupancyConfig
+from raymine.step import TrainConfig, TrainData, TrainState, create_state
+from raymine.step.config import BatchConfig
+from raymine.step.optimiser import OptimiserConfig
+from raymine.step.train import draw_batch
+from scenes_for_tests import ball_scene
+
+# Triton's interpreter reads loop bounds in a way that NumPy announces it will end.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GPU = DEVICE.type == "cuda"
+triton = pytest.importorskip("triton")
+
+from raymine.fused import stages  # noqa: E402
+from raymine.fused.renderer import FusedRenderer  # noqa: E402
+from raymine.fused.trainer import FusedTrainer  # noqa: E402
+from raymine.kernels.philox import gpu as philox_gpu  # noqa: E402
+
+POISSON = MiningConfig(policy="hard", hard=HardConfig(draw="poisson"))
+SAMPLES = 1 << 14 if GPU else 192
+CONFIG = TrainConfig(
+    field=HashFieldConfig(GridSpec(levels=4, features=4, log2_entries=9, base=4, finest=32), width=16),
+    occupancy=OccupancyConfig(resolution=16, step=0.06, every=4, full_steps=8, cells=1 << 8),
+    batch=BatchConfig(samples=SAMPLES, max_rays=SAMPLES),
+    optimiser=OptimiserConfig(warmup=10, final=0.3, average=0.1),
+    mining=POISSON,
+)
+SHAPES = {
+    "16 x 2, three layers": HashFieldConfig(GridSpec(16, 2, 9, 4, 32), width=32, colour_layers=3),
+    "5 x 1, one layer": HashFieldConfig(GridSpec(5, 1, 9, 4, 32), width=24, geometry=9, colour_layers=1),
+    "3 x 8": HashFieldConfig(GridSpec(3, 8, 9, 4, 32), width=64, geometry=16),
+}
+
+
+def data_on(device: torch.device, unbounded: bool = False) -> TrainData:
+    scene, data = ball_scene()
+    bounds = Bounds(data.bounds.low, data.bounds.high, levels=3) if unbounded else data.bounds
+    return replace(data, rig=CameraRig(replace(scene, bounds=bounds), range(len(data.rig)), device), bounds=bounds)
+
+
+def trainer_for(config: TrainConfig = CONFIG, unbounded: bool = False, rays: int = 0) -> FusedTrainer:
+    data = data_on(DEVICE, unbounded)
+    state = create_state(config, data, seed=3, device=DEVICE)
+    state.rays = rays or (512 if GPU else 12)
+    with torch.no_grad():
+        # A field with something in it: parameters of a fresh one are close to 0.
+        state.field.table.copy_(torch.randn_like(state.field.table))
+    return FusedTrainer(state, data)
+
+
+def halved(state: TrainState) -> TrainState:
+    """The same with parameters rounded as the kernels see them."""
+    with torch.no_grad():
+        for parameter in state.field.parameters():
+            parameter.copy_(parameter.half().float())
+    return state
+
+
+def close(got: Tensor, expected: Tensor, bound: float) -> None:
+    """By norm, as rounding to float16 allows; NaN never passes."""
+    assert got.shape == expected.shape
+    distance = (got.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-12)
+    assert float(distance) < bound, float(distance)
+
+
+def poison(trainer: FusedTrainer) -> None:
+    """An element that nobody writes shows up."""
+    b = trainer.buffers
+    for part in (b.rays, b.wanted, b.harmonics, b.t_start, b.t_end, b.raw, b.gradient, b.size, b.weight, b.jitter):
+        part.fill_(float("nan"))
+    for part in (b.ray_id, b.index, b.first, b.running, b.seen):
+        part.fill_(1 << 30)
+    trainer.parts.fill_(float("nan"))
+    trainer.sums.fill_(float("nan"))
+
+
+def packed_of(trainer: FusedTrainer) -> tuple[Packed, Tensor]:
+    """The samples of the trainer's buffers as a reference wants them, and their rays."""
+    b, n, rays = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.n_rays)
+    packed = Packed(b.t_start[:n], b.t_end[:n], b.first[:rays].long(), b.count[:rays].long())
+    return packed, b.ray_id[:n].long()
+
+
+@pytest.mark.parametrize(("seed", "step", "stream"), [(0, 0, 0), (2**63 + 12345, 2**32 - 1, 7)])
+def test_words_are_those_of_every_device(seed: int, step: int, stream: int) -> None:
+    got = philox_gpu.words(seed, step, stream, 1003, DEVICE)
+    assert torch.equal(got, philox_reference.words(seed, step, stream, 1003, DEVICE))
+    assert len(philox_gpu.words(seed, step, stream, 0, DEVICE)) == 0
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_it_draws_the_rays_that_the_unfused_step_draws(random: bool) -> None:
+    trainer = trainer_for(replace(CONFIG, random_background=random))
+    poison(trainer)
+    trainer.draw()
+    state, b = trainer.state, trainer.buffers
+    batch = draw_batch(state, trainer.data)
+    n = state.rays
+    assert torch.allclose(b.rays[:n, :3], batch.rays.origins, atol=1e-6)
+    assert torch.allclose(b.rays[:n, 3:6], batch.rays.directions, atol=1e-6)
+    assert torch.equal(b.rays[:n, 6], batch.rays.near)
+    assert torch.equal(b.rays[:n, 7], batch.rays.far)
+    assert torch.allclose(b.wanted[:n, :3], batch.wanted.colour, atol=1e-6)
+    assert torch.allclose(b.wanted[:n, 3:6], batch.wanted.background, atol=1e-6)
+    assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
+    harmonics = ngp_reference.harmonics(batch.rays.directions)
+    assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
+
+
+def some_cells(trainer: FusedTrainer, share: float) -> None:
+    """Occupy some cells at random, faintly enough that no ray ends early."""
+    sampler = trainer.state.sampler
+    sampler.values.copy_((torch.rand_like(sampler.values) < share) * 1e-4)
+    sampler.swept = True
+    sampler.refresh()
+    trainer.grid.refresh()
+
+
+@pytest.mark.parametrize(("share", "unbounded"), [(0.2, False), (0.2, True), (0.0, False), (1.0, False)])
+@pytest.mark.parametrize("cone", [0.0, 0.05])
+def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -> None:
+    trainer = trainer_for(replace(CONFIG, occupancy=replace(CONFIG.occupancy, cone=cone)), unbounded)
+    some_cells(trainer, share)
+    poison(trainer)
+    trainer.draw()
+    b, n = trainer.buffers, trainer.state.rays
+    stages.march_rays(b, trainer.grid, trainer.n_rays)
+    sampler = trainer.state.sampler
+    rays = b.rays[:n]
+    t_start, t_end, ray_id, count = march_reference.march(
+        rays[:, :3], rays[:, 3:6], rays[:, 6], rays[:, 7], sampler.grid, sampler.spacing, b.jitter[:n]
+    )
+    # A midpoint within rounding of a cell's face may count to either side.
+    total = int(b.n_samples)
+    assert abs(total - len(t_start)) <= 2 + 0.002 * len(t_start)
+    assert int(b.n_marched) == total
+    assert int(b.count[:n].sum()) == total
+    if total == len(t_start) and bool((b.count[:n] == count).all()):
+        assert torch.equal(b.ray_id[:total].long(), ray_id)
+        assert torch.allclose(b.t_start[:total], t_start, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(b.t_end[:total], t_end, rtol=1e-4, atol=1e-5)
+    else:
+        assert ((b.count[:n] - count).abs() <= 2).all()
+
+
+def test_rays_without_room_are_counted_and_the_buffers_grow() -> None:
+    trainer = trainer_for()
+    trainer.draw()
+    b = trainer.buffers
+    b.capacity = 64
+    stages.march_rays(b, trainer.grid, trainer.n_rays)
+    running = b.running[: trainer.state.rays]
+    marched = running.diff(prepend=running.new_zeros(1)) > 0
+    assert int(b.n_lost) == int((marched & (running > 64)).sum()) > 0
+    assert int(b.n_samples) == int(b.count.sum())
+    assert int(b.n_samples) <= 64
+    before = trainer.buffers.capacity
+    trainer._grow(int(b.n_lost))
+    assert trainer.buffers.capacity > before or before == 64
+
+
+@pytest.mark.parametrize("name", ["default", *SHAPES])
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_asking_the_field_is_the_reference(name: str, unbounded: bool) -> None:
+    trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)), unbounded)
+    state = halved(trainer.state)
+    trainer.reload()
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    stop = 0.5
+    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, stop)
+    packed, ray_id = packed_of(trainer)
+    rays = trainer.buffers.rays[: state.rays]
+    colour, density, _ = ngp_reference.infer(
+        *state.field._network(), rays[:, :3], rays[:, 3:6], packed, 0.0, 0.0, True, False
+    )
+    seen = trainer.buffers.seen[: state.rays].long()
+    asked = torch.arange(len(density), device=DEVICE) - packed.first[ray_id] < seen[ray_id]
+    got = trainer.buffers.raw[: len(density)][asked]
+    close(got[:, :3], colour.detach()[asked], 5e-3)
+    close(got[:, 3], density.detach()[asked], 5e-3)
+    # What was not asked for is hidden, and no more than a stride of what is hidden was asked for.
+    active = torch.exp(density.detach() - 1)
+    through = ngp_reference.transmittance(active, packed.t_end - packed.t_start, ray_id, packed.first)
+    assert (through[~asked] < stop * 1.02).all()
+    assert (seen <= packed.count).all()
+    visible = torch.zeros_like(seen).index_add(0, ray_id, (through >= stop * 0.98).long())
+    assert (seen <= visible + stages.STRIDE).all()
+
+
+def judged(trainer: FusedTrainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    packed, _ = packed_of(trainer)
+    b, n = trainer.buffers, int(trainer.n_rays)
+    raw = b.raw[: len(packed.t_start)]
+    wanted = b.wanted[:n]
+    return judge_reference.judge(
+        raw[:, :3], raw[:, 3], *packed, wanted[:, 3:6], wanted[:, :3], wanted[:, 6],
+        trainer.state.config.loss.threshold, trainer.state.config.mining.stop,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["l2", "huber"])
+def test_judging_is_the_reference(kind: str) -> None:
+    config = replace(CONFIG, loss=replace(CONFIG.loss, kind=kind))
+    trainer = trainer_for(config)
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    b = trainer.buffers
+    b.raw.copy_(torch.randn_like(b.raw) * 2)
+    b.raw[:, 3] += torch.randint(0, 2, (len(b.raw),), device=DEVICE) * 4
+    b.seen.copy_(b.count)
+    trainer.judge()
+    gradient, size, loss, error = judged(trainer)
+    scale = float(trainer.control[1])
+    n = len(size)
+    close(b.gradient[:n] * scale, gradient, 1e-4)
+    close(b.size[:n] * scale, size, 1e-4)
+    assert float(trainer.found[0]) == pytest.approx(float(loss.sum()), rel=1e-4)
+    assert float(trainer.found[1]) == pytest.approx(float(error.mean()), rel=1e-4)
+    p = size.double() / size.double().sum()
+    assert float(trainer.found[2]) == pytest.approx(float((n * p.square().sum()).sqrt()), rel=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_choosing_is_what_the_policy_says(policy: str) -> None:
+    trainer = trainer_for(replace(CONFIG, mining=replace(POISSON, policy=policy)))  # type: ignore[arg-type]
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    trainer.judge()
+    trainer.select()
+    b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
+    index, weight = b.index[:chosen].long(), b.weight[:chosen]
+    assert (index.diff() > 0).all()
+    if policy == "none":
+        assert torch.equal(index, torch.arange(n, device=DEVICE))
+        assert (weight == 1).all()
+        return
+    size = b.size[:n]
+    assert (size[index] > 0).all()
+    if policy == "prune":
+        assert chosen == int((size > 0).sum())
+        return
+    chance = (size * trainer.control[0]).clamp_max(1)
+    number = (philox_reference.words(3, 0, 6, n, DEVICE) >> 8).float() * 2.0**-24
+    assert torch.equal(index, (number < chance).nonzero()[:, 0])
+    assert torch.allclose(weight, 1 / chance[index])
+
+
+@pytest.mark.parametrize("name", ["default", *SHAPES])
+def test_training_is_the_reference(name: str) -> None:
+    trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)))
+    state, b = halved(trainer.state), trainer.buffers
+    trainer.reload()
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(b, trainer.grid, trainer.n_rays)
+    stages.ask_field(b, trainer.model, trainer.n_rays, 1e-4)
+    trainer.judge()
+    trainer.select()
+    trainer.train()
+    chosen = int(b.n_chosen)
+    assert chosen > 0
+    index, factor = b.index[:chosen].long(), b.weight[:chosen, None]
+    ray = b.rays[b.ray_id[index].long()]
+    middle = (b.t_start[index] + b.t_end[index]) * 0.5
+    output = b.gradient[index] * factor
+    rows, values, layers = ngp_reference.train(
+        *state.field._network(), ray[:, :3] + middle[:, None] * ray[:, 3:6], ray[:, 3:6],
+        output[:, :3].contiguous(), output[:, 3].contiguous(),
+    )  # fmt: skip
+    expected = torch.zeros_like(trainer.table_grad)
+    expected[rows] = values
+    close(trainer.table_grad / 64, expected, 2e-2)
+    got = trainer.parts.sum(0) / 64
+    close(got, torch.cat([part.reshape(-1) for part in layers]), 2e-2)
+
+
+@pytest.mark.parametrize("beta1", [0.9, 0.0])
+def test_updating_is_adam(beta1: float) -> None:
+    optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=1e-3)
+    trainer = trainer_for(replace(CONFIG, optimiser=optimiser))
+    state, c = trainer.state, optimiser
+    state.horizon = 50
+    trainer.advance(3)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    trainer.judge()
+    trainer.select()
+    trainer.train()
+    unscale = float(trainer.control[1]) / 64
+    rate = c.rate_at(3, 50)
+    expected = {}
+    for name, parameter, grad, first, second, decay, beta in (
+        ("table", state.field.table, trainer.table_grad, state.optimiser.first.get("table"),
+         state.optimiser.second["table"], 0.0, beta1),
+        ("layers", trainer.weights, trainer.parts.sum(0), trainer.weights_first, trainer.weights_second, c.decay, 0.9),
+    ):  # fmt: skip
+        p, v = parameter.detach().clone(), second.clone()
+        m = None if first is None else first.clone()
+        rates = adam_reference.Rates(rate, beta, c.beta2, c.eps, decay, 4)
+        adam_reference.update(p, grad * unscale, m, v, rates, sparse=name == "table")
+        expected[name] = (p, v)
+    before = state.field.table.detach().clone()
+    trainer.update()
+    assert float(trainer.rows[3, 7]) == pytest.approx(rate, rel=1e-5)
+    assert int(trainer.step) == int(trainer.updates) == 4
+    close(state.field.table.detach() - before, expected["table"][0] - before, 1e-3)
+    close(state.optimiser.second["table"], expected["table"][1], 1e-4)
+    close(trainer.weights, expected["layers"][0], 1e-5)
+    close(trainer.weights_second, expected["layers"][1], 1e-4)
+    # What the kernels read follows what is saved, and the layers of the field are the updated numbers.
+    assert torch.equal(trainer.model.table, state.field.table.detach().half())
+    assert torch.equal(trainer.model.weights, trainer.weights.half())
+    assert torch.equal(state.field.density_layers[0].detach().reshape(-1), trainer.weights[: 16 * 16])
+    assert not trainer.table_grad.any()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_that_is_not_finite_changes_no_parameter() -> None:
+    trainer = trainer_for()
+    state = trainer.state
+    state.horizon = 100
+    trainer.advance(2)
+    with torch.no_grad():
+        state.field.colour_layers[0][0, 0] = float("nan")
+    trainer.reload()
+    before = {name: value.clone() for name, value in state.tensors().items() if name.startswith(("field.", "adam."))}
+    (report,) = trainer.advance(1)
+    assert not report.finite
+    for name, value in before.items():
+        assert torch.equal(value.nan_to_num(7.0), state.tensors()[name].nan_to_num(7.0)), name
+    assert not trainer.table_grad.any()
+
+
+def learn(config: TrainConfig, steps: int) -> tuple[FusedTrainer, list[StepReport]]:
+    data = data_on(DEVICE)
+    state = create_state(config, data, seed=0, device=DEVICE)
+    state.horizon = steps
+    trainer = FusedTrainer(state, data)
+    reports: list[StepReport] = []
+    while state.step < steps:
+        reports += trainer.advance(min(5, steps - state.step))
+    return trainer, reports
+
+
+def test_it_learns_and_shows_what_it_learnt() -> None:
+    steps = 200 if GPU else 6
+    trainer, reports = learn(CONFIG, steps)
+    assert [report.step for report in reports] == list(range(steps))
+    assert all(report.finite for report in reports)
+    if GPU:  # the few rays of the interpreter's steps say nothing about what was learnt
+        early, late = (sum(r.mse for r in part) / 4 for part in (reports[:4], reports[-4:]))
+        assert late < 0.15 * early
+    state = trainer.state
+    rays = trainer.data.rig.rays_for_image(1)
+    few = replace(rays, **{n: getattr(rays, n)[:: 1 if GPU else 37] for n in ("origins", "directions", "near", "far")})
+    white = torch.ones(3, device=DEVICE)
+    assert state.average is not None
+    shown = FusedRenderer(state.average.field, state.sampler).render(few, white)
+    state.sampler.refresh()
+    expected = VolumeRenderer(state.average.field, state.sampler).render(few, white)
+    for name in ("colour", "opacity", "depth"):
+        close(getattr(shown, name), getattr(expected, name), 2e-2)
