@@ -88,10 +88,17 @@ def run(arguments, config, data, views) -> None:  # type: ignore[no-untyped-def]
             print(json.dumps(row), flush=True)
         if arguments.steps and state.step >= arguments.steps:
             break
+    busy = busy_share(trainer)
     stages = time_stages(trainer)
     frames = truth.frames_per_second(renderer)
     memory = torch.cuda.max_memory_allocated() >> 20
-    row = {"compile_s": round(compiled, 2), "stages_ms": stages, "fps": round(frames, 1), "memory_mib": memory}
+    row = {
+        "compile_s": round(compiled, 2),
+        "busy": round(busy, 3),
+        "stages_ms": stages,
+        "fps": round(frames, 1),
+        "memory_mib": memory,
+    }
     rows.append(row)
     print(json.dumps(row), flush=True)
     if arguments.out:
@@ -112,6 +119,7 @@ class Truth:
         self.white = torch.ones(3, device=device)
 
     def psnr(self, renderer: FusedRenderer, count: int) -> float:
+        renderer.refresh()
         scores = []
         for rays, colour in list(zip(self.rays, self.colours, strict=True))[:count]:
             error = (renderer.render(rays, self.white).colour.clamp(0, 1) - colour).square().mean()
@@ -119,12 +127,34 @@ class Truth:
         return float(torch.stack(scores).mean())
 
     def frames_per_second(self, renderer: FusedRenderer) -> float:
+        renderer.render(self.rays[0], self.white)
         torch.cuda.synchronize()
         started = time.perf_counter()
         for rays in self.rays:
             renderer.render(rays, self.white)
         torch.cuda.synchronize()
         return len(self.rays) / (time.perf_counter() - started)
+
+
+def busy_share(trainer: FusedTrainer) -> float:
+    """Share of the wall clock of `advance` that the device works, from steps replayed back to back."""
+    for _ in range(4):
+        trainer.advance(16)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(10):
+        trainer.advance(16)
+    wall = time.perf_counter() - started
+    start.record()
+    for i in range(160):
+        if i % 16 == 0:
+            trainer._graphs["some cells"].replay()
+        trainer._graphs["step"].replay()
+    end.record()
+    torch.cuda.synchronize()
+    trainer.reload()
+    return start.elapsed_time(end) / 1e3 / wall
 
 
 def time_stages(trainer: FusedTrainer) -> dict[str, float]:

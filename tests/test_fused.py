@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import forbidden_to_wait, requires_gpu
 from raymine.contracts import Bounds, StepReport
 from raymine.fields import HashFieldConfig
 from raymine.kernels.adam import reference as adam_reference
@@ -21,7 +22,7 @@ from raymine.mining import HardConfig, MiningConfig
 from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancyConfig
-from raymine.step import TrainConfig, TrainData, TrainState, create_state
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 from raymine.step.train import draw_batch
@@ -359,15 +360,69 @@ def test_a_step_that_is_not_finite_changes_no_parameter() -> None:
     assert not trainer.table_grad.any()
 
 
-def learn(config: TrainConfig, steps: int) -> tuple[FusedTrainer, list[StepReport]]:
+def learn(config: TrainConfig, steps: int, horizon: int = 0) -> tuple[FusedTrainer, list[StepReport]]:
     data = data_on(DEVICE)
     state = create_state(config, data, seed=0, device=DEVICE)
-    state.horizon = steps
+    state.horizon = horizon or steps
     trainer = FusedTrainer(state, data)
     reports: list[StepReport] = []
     while state.step < steps:
         reports += trainer.advance(min(5, steps - state.step))
     return trainer, reports
+
+
+def test_a_deterministic_run_repeats_and_resumes_bit_for_bit() -> None:
+    steps, config = 40 if GPU else 4, replace(CONFIG, deterministic=True)
+    whole, reports = learn(config, steps)
+    again, repeated = learn(config, steps)
+    half, first = learn(config, steps // 2, horizon=steps)
+    saved = {name: value.clone() for name, value in half.state.tensors().items()}
+    state = create_state(config, half.data, seed=0, device=DEVICE)
+    state.restore(saved, half.state.scalars())
+    resumed = FusedTrainer(state, half.data)
+    second: list[StepReport] = []
+    while state.step < steps:
+        second += resumed.advance(min(5, steps - state.step))
+    assert repeated == reports
+    assert first + second == reports
+    for other in (again, resumed):
+        for name, value in whole.state.tensors().items():
+            assert torch.equal(value, other.state.tensors()[name]), name
+        assert other.state.scalars() == whole.state.scalars()
+
+
+@requires_gpu
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_a_step_never_waits_for_the_device(policy: str) -> None:
+    trainer, _ = learn(replace(CONFIG, mining=replace(POISSON, policy=policy)), 12)  # type: ignore[arg-type]
+    with forbidden_to_wait():
+        for _ in range(20):
+            trainer._replay("step", trainer.run_stages)
+            trainer._replay("some cells", lambda: trainer.grid.update(trainer.model, False))
+    assert int(trainer.step) == 32
+
+
+@requires_gpu
+def test_fused_and_plain_steps_train_alike() -> None:
+    config = replace(CONFIG, optimiser=replace(CONFIG.optimiser, average=0.0))
+    trainer, _ = learn(config, 300)
+    plain = create_state(config, trainer.data, seed=0, device=DEVICE)
+    plain.horizon = 300
+    for _ in range(300):
+        train_step(plain, trainer.data)
+    white = torch.ones(3, device=DEVICE)
+    scores = []
+    for state in (trainer.state, plain):
+        state.sampler.refresh()
+        renderer = VolumeRenderer(state.field, state.sampler)
+        errors = []
+        for i in range(len(trainer.data.rig)):
+            rgba = torch.from_numpy(trainer.data.images.image(i)).reshape(-1, 4).to(DEVICE) / 255
+            truth = rgba[:, :3] * rgba[:, 3:] + 1 - rgba[:, 3:]
+            errors.append((renderer.render(trainer.data.rig.rays_for_image(i), white).colour - truth).square().mean())
+        scores.append(float(-10 * torch.log10(torch.stack(errors).mean())))
+    assert min(scores) > 25
+    assert abs(scores[0] - scores[1]) < 0.5, scores
 
 
 def test_it_learns_and_shows_what_it_learnt() -> None:

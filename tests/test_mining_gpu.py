@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
 
-from conftest import requires_gpu
+from conftest import forbidden_to_wait, requires_gpu
 from raymine.mining import HardConfig, Miner
 from raymine.rays import CameraRig
 from raymine.step import create_state, train_step
@@ -26,19 +23,6 @@ def gradients(n: int = 20_000) -> torch.Tensor:
     """Heavy-tailed, a third of them 0."""
     size = torch.exp(2 * torch.randn(n)) * (torch.rand(n) > 0.33)
     return torch.nn.functional.normalize(torch.randn(n, 4), dim=1) * size[:, None]
-
-
-@contextlib.contextmanager
-def forbidden_to_wait() -> Iterator[None]:
-    """An operation that waits for the device raises."""
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls the mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize(("draw", "reweight"), DRAWS)

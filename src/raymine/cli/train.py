@@ -31,9 +31,11 @@ class Train:
     max_seconds: float | None = None
     """Stop after this many seconds of training; loading, compiling and evaluating do not count."""
     seed: int = 0
-    """Decides every random draw; on a CPU the same seed gives the same model."""
+    """Decides every random draw; on a CPU, or with --deterministic, the same seed gives the same model."""
+    deterministic: bool = False
+    """Make a run on CUDA repeat bit for bit, at a small cost; on a CPU runs always do."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes the device with the fastest kernels, which is the CPU as yet."""
+    """Where to train; auto takes CUDA where its fused kernels can train the scene."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False
@@ -62,6 +64,7 @@ class Train:
             downscale=self.downscale,
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
+                **({"deterministic": True} if self.deterministic else {}),
                 **({} if self.pixels is None else {"pixels.policy": self.pixels}),
             },
             command=("raymine", *sys.argv[1:]),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raymine.contracts import Renderer, StepReport
 from raymine.fused.problem import problem_with
 from raymine.step import TrainData, TrainState, train_step
+
+if TYPE_CHECKING:
+    from raymine.fused.renderer import FusedRenderer
 
 
 class Engine(Protocol):
@@ -48,14 +51,17 @@ class FusedEngine:
         from raymine.fused.trainer import FusedTrainer
 
         self._trainer = FusedTrainer(state, data)
-        self._renderer: Renderer | None = None
+        self._renderer: FusedRenderer | None = None
 
     def advance(self, steps: int) -> list[StepReport]:
         return self._trainer.advance(steps)
 
     def renderer(self) -> Renderer:
+        state = self._trainer.state
         if self._renderer is None:
-            self._renderer = renderer_for(self._trainer.state)
+            self._renderer = _fused_renderer(state)
+        else:
+            self._renderer.refresh()
         return self._renderer
 
     def compile(self) -> None:
@@ -74,8 +80,10 @@ def engine_for(state: TrainState, data: TrainData) -> Engine:
 
 def renderer_for(state: TrainState) -> Renderer:
     """The quickest renderer that can take the state."""
-    if problem_with(state.config, state.device.type):
-        return state.renderer()
+    return state.renderer() if problem_with(state.config, state.device.type) else _fused_renderer(state)
+
+
+def _fused_renderer(state: TrainState) -> FusedRenderer:
     from raymine.fused.renderer import FusedRenderer
 
     shown = state.field if state.average is None else state.average.field

@@ -18,11 +18,13 @@ from raymine.kernels.ngp_step.gpu_draw import look
 from raymine.render import SEEN
 from raymine.samplers import OccupancySampler
 
-_RAYS, _SAMPLES = 1 << 17, 1 << 22
+_RAYS, _SAMPLES = 1 << 19, 1 << 23
+_FIRST = 1 << 14
+"""Rays of the first batch ever: they fit whatever the scene."""
 
 
 class FusedRenderer:
-    """A `contracts.Renderer` of a hash-grid field and its occupancy grid, as they are when a picture is asked for."""
+    """A `contracts.Renderer` of a hash-grid field and its occupancy grid, as they were at the last `refresh`."""
 
     def __init__(self, field: HashField, sampler: OccupancySampler, stop: float = 1e-4) -> None:
         device = field.table.device
@@ -30,43 +32,46 @@ class FusedRenderer:
         self.model = HalfModel(field)
         nothing = torch.zeros(2, dtype=torch.int32, device=device)
         self.grid = DeviceGrid(sampler, nothing, nothing)
-        self.buffers = Buffers(_RAYS, _SAMPLES, device)
-        # As many rays as surely fit, to begin with; then as many as the last ones say.
-        self._rays = 1 << 12
+        most = 1 if device.type == "cuda" else 64
+        self.buffers = Buffers(_RAYS // most, _SAMPLES // most, device)
+        self._rays = min(_FIRST, self.buffers.max_rays)
         self._n = torch.zeros(1, dtype=torch.int32, device=device)
+        self._found = torch.zeros(2, dtype=torch.int32, device=device)
+
+    def refresh(self) -> None:
+        """Take the field and the grid as they are now."""
+        self.model.refresh(self.field)
+        self.grid.refresh()
 
     @torch.no_grad()
     def render(self, rays: Rays, background: Tensor) -> Rendered:
-        """See `contracts.Renderer`."""
-        self.model.refresh(self.field)
-        self.grid.refresh()
-        n, device = len(rays), rays.origins.device
-        colour, opacity, depth = (torch.empty(n, k, device=device) for k in (3, 1, 1))
-        done = 0
-        while done < n:
-            span = slice(done, min(n, done + self._rays))
-            lost = self._some(rays, span, background, colour[span], opacity[span], depth[span])
-            if lost:
-                self._rays = max(256, self._rays // 2)
-                continue
-            done = span.stop
-        empty = colour.new_zeros(0)
-        return Rendered(colour, opacity[:, 0], depth[:, 0], empty)
+        """See `contracts.Renderer`. Waits for the device once, unless a batch had too many samples for the room."""
+        n, device, b = len(rays), rays.origins.device, self.buffers
+        colour, opacity, depth = (torch.empty(n, *tail, device=device) for tail in ((3,), (), ()))
+        behind = background.to(b.raw)
+        parts = tuple(part.contiguous() for part in (rays.origins, rays.directions, rays.near, rays.far))
+        while True:
+            self._found.zero_()
+            for start in range(0, n, self._rays):
+                span = slice(start, min(n, start + self._rays))
+                self._some([part[span] for part in parts], behind, colour[span], opacity[span], depth[span])
+            lost, most = self._found.tolist()
+            tried = self._rays
+            # As many rays as would have filled 0.7 of the room.
+            fit = int(min(n, tried) * 0.7 * b.capacity / max(1, most))
+            self._rays = max(256, min(b.max_rays, fit, 4 * tried)) if not lost else max(256, min(tried // 2, fit))
+            if not lost or tried <= 256:
+                return Rendered(colour, opacity, depth, colour.new_zeros(0))
 
-    def _some(self, rays: Rays, span: slice, background: Tensor, colour: Tensor, opacity: Tensor, depth: Tensor) -> int:
-        """Render some rays; how many found no room."""
-        b, n = self.buffers, span.stop - span.start
+    def _some(self, parts: list[Tensor], background: Tensor, colour: Tensor, opacity: Tensor, depth: Tensor) -> None:
+        b, n = self.buffers, len(opacity)
         self._n.fill_(n)
-        b.jitter.fill_(0.0)
-        parts = (rays.origins, rays.directions, rays.near, rays.far)
-        look[(triton.cdiv(n, 256),)](*(part[span].contiguous() for part in parts), n, b.rays, b.harmonics, BLOCK=256)
+        look[(triton.cdiv(n, 256),)](*parts, n, b.rays, b.harmonics, BLOCK=256)
         march_rays(b, self.grid, self._n)
         ask_field(b, self.model, self._n, self.stop)
         render[(programs(b.raw.device, 32),)](
-            b.raw, b.t_start, b.t_end, b.first, b.seen, self._n, background.to(b.raw), self.stop, SEEN,
-            colour, opacity, depth, CHUNK=32, num_warps=1,
+            b.raw, b.t_start, b.t_end, b.first, b.seen, self._n, background, self.stop, SEEN, colour, opacity, depth,
+            CHUNK=32, num_warps=1,
         )  # fmt: skip
-        marched, lost = int(b.n_marched), int(b.n_lost)
-        fit = int(n * 0.7 * b.capacity / max(1, marched))
-        self._rays = max(256, min(_RAYS, fit, 4 * self._rays))
-        return lost
+        self._found[0] += b.n_lost[0]
+        torch.maximum(self._found[1:], b.n_marched, out=self._found[1:])

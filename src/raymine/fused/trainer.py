@@ -34,6 +34,8 @@ RING = 64
 """Rows of reports: the most steps of one `advance`."""
 SCALE = 64.0
 """Gradients are multiplied by this before they become float16, so that the small ones survive."""
+FIXED = 2.0**32
+"""In a deterministic run the table's gradients are integers of this many a unit: their sums know no order."""
 _BLOCK = 1024
 
 _log = logging.getLogger(__name__)
@@ -59,7 +61,9 @@ class FusedTrainer:
         self.sums = torch.zeros(self._programs, 8, device=device)
         self.parts = torch.zeros(programs(device, 2), self.model.shape.weights, device=device)
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
-        self.table_grad = torch.zeros_like(state.field.table)
+        self.fixed = FIXED if state.config.deterministic else 0.0
+        kind = torch.int64 if self.fixed else torch.float32
+        self.table_grad = torch.zeros_like(state.field.table, dtype=kind)
         self.images = DeviceImages(data, device)
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
@@ -233,7 +237,7 @@ class FusedTrainer:
         train[(self.parts.shape[0],)](
             b.rays, b.harmonics, b.ray_id, b.t_start, b.t_end, b.index, b.weight, b.n_chosen, b.gradient, SCALE,
             *self.model.arguments, self.table_grad, self.parts, **self.model.constants, WEIGHTS=shape.weights,
-            TILE=TILE, num_warps=4,
+            TILE=TILE, FIXED=self.fixed, num_warps=4,
         )  # fmt: skip
 
     def update(self) -> None:
@@ -247,13 +251,13 @@ class FusedTrainer:
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
-            c.decay, SPARSE=False, MOMENTUM=True, BLOCK=256,
+            c.decay, SPARSE=False, MOMENTUM=True, FIXED=0.0, BLOCK=256,
         )  # fmt: skip
         second = state.optimiser.second["table"]
         first = state.optimiser.first.get("table", second)
         adam[(triton.cdiv(table.numel(), _BLOCK),)](
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
-            SPARSE=True, MOMENTUM=c.table_beta1 > 0, BLOCK=_BLOCK,
+            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, BLOCK=_BLOCK,
         )  # fmt: skip
 
 

@@ -32,7 +32,10 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Composed once by a recipe; each part is checked by the class that it configures."""
+    """Composed once by a recipe; each part is checked by the class that it configures.
+
+    deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
+    """
 
     field: HashFieldConfig = dataclasses.field(default_factory=HashFieldConfig)
     occupancy: OccupancyConfig = dataclasses.field(default_factory=OccupancyConfig)
@@ -42,3 +45,4 @@ class TrainConfig:
     mining: MiningConfig = dataclasses.field(default_factory=MiningConfig)
     pixels: PixelConfig = dataclasses.field(default_factory=PixelConfig)
     random_background: bool = True
+    deterministic: bool = False

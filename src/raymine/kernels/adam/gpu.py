@@ -9,24 +9,27 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["n"])
 def adam(
     parameter, copy, grad, first, second, rates, n, decay,
-    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, BLOCK: tl.constexpr,
+    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """rates [7]: whether the step counts (1 or 0), what to multiply gradients by, learning rate over 1 - beta1^n,
     beta1, beta2, 1 / (1 - beta2^n), eps.
 
     SPARSE: elements whose gradient is 0 stay as they are, and nothing else of them is read. Where the step does not
-    count, gradients are cleared and that is all.
+    count, gradients are cleared and that is all. FIXED: not 0 where gradients are integers, times FIXED.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
-    g = tl.load(grad + i, mask=inside, other=0.0)
+    g = tl.load(grad + i, mask=inside, other=0)
     touched = inside & (g != 0)
+    g = g.to(tl.float32)
+    if FIXED:
+        g = g * (1.0 / FIXED)
     live = touched if SPARSE else inside
     live = live & (tl.load(rates + i * 0) > 0)
     rate, b1, b2 = tl.load(rates + 2), tl.load(rates + 3), tl.load(rates + 4)
     scale2, eps = tl.load(rates + 5), tl.load(rates + 6)
     p = tl.load(parameter + i, mask=live, other=0.0)
-    g = g.to(tl.float32) * tl.load(rates + 1) + decay * p
+    g = g * tl.load(rates + 1) + decay * p
     mean = g
     if MOMENTUM:
         mean = b1 * tl.load(first + i, mask=live, other=0.0) + (1 - b1) * g

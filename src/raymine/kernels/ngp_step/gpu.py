@@ -217,9 +217,13 @@ def train(
     scales, resolutions, entries, offsets, dense, table_grad, weight_grads,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
     GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, WEIGHTS: tl.constexpr, TILE: tl.constexpr,
+    FIXED: tl.constexpr,
 ):  # fmt: skip
     """Add `scale` times the gradients of the table to table_grad, and write those of the layers, each program's own
-    part, to weight_grads [programs, WEIGHTS]. output_grad [B, 4]; index, weight [b]: samples and their weights."""
+    part, to weight_grads [programs, WEIGHTS]. output_grad [B, 4]; index, weight [b]: samples and their weights.
+
+    FIXED: not 0 where table_grad holds integers, gradients times FIXED: their sums do not depend on the order.
+    """
     n = tl.load(n_chosen)
     o16 = tl.arange(0, 16)
     at2 = L * F * H
@@ -295,9 +299,11 @@ def train(
         for c in tl.static_range(8):
             row, part = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
             place = table_grad + row[:, :, None] * F + feature[None, None, :]
-            tl.atomic_add(
-                place, (part[:, :, None] * to_table).to(table_grad.dtype.element_ty), mask=wanted, sem="relaxed"
-            )
+            value = part[:, :, None] * to_table
+            if FIXED:
+                tl.atomic_add(place, (value * FIXED).to(tl.int64), mask=wanted, sem="relaxed")
+            else:
+                tl.atomic_add(place, value, mask=wanted, sem="relaxed")
     out = weight_grads + tl.program_id(0) * WEIGHTS
     _put_layer(out, d1, L * F, H, LP * F, HP)
     _put_layer(out + at2, d2, H, G, HP, GP)
