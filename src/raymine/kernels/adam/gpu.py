@@ -22,7 +22,7 @@ def adam(
     g = tl.load(grad + i, mask=inside, other=0)
     touched = inside & (g != 0)
     g = g.to(tl.float32)
-    if FIXED:
+    if FIXED > 0.0:
         g = g * (1.0 / FIXED)
     live = touched if SPARSE else inside
     live = live & (tl.load(rates + i * 0) > 0)

@@ -300,7 +300,7 @@ def train(
             row, part = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
             place = table_grad + row[:, :, None] * F + feature[None, None, :]
             value = part[:, :, None] * to_table
-            if FIXED:
+            if FIXED > 0.0:
                 tl.atomic_add(place, (value * FIXED).to(tl.int64), mask=wanted, sem="relaxed")
             else:
                 tl.atomic_add(place, value, mask=wanted, sem="relaxed")
