@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conftest import forbidden_to_wait, requires_gpu
-from raymine.contracts import Bounds, StepReport
+from raymine.contracts import Bounds, Camera, StepReport
 from raymine.fields import HashFieldConfig
 from raymine.kernels.adam import reference as adam_reference
 from raymine.kernels.composite.op import Packed
@@ -111,12 +111,27 @@ def test_words_are_those_of_every_device(seed: int, step: int, stream: int) -> N
     assert len(philox_gpu.words(seed, step, stream, 0, DEVICE)) == 0
 
 
+LENSES = (
+    Camera(24, 24, 30.0, 30.0, 12.0, 12.0),
+    Camera(24, 24, 30.0, 28.0, 11.0, 12.5, model="opencv", distortion=(0.08, -0.03, 0.004, -0.002, 0.01)),
+    Camera(24, 24, 20.0, 20.0, 12.0, 12.0, model="fisheye", distortion=(0.05, -0.01, 0.003, 0.0)),
+)
+
+
+@pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
 @pytest.mark.parametrize("random", [True, False])
-def test_it_draws_the_rays_that_the_unfused_step_draws(random: bool) -> None:
-    trainer = trainer_for(replace(CONFIG, random_background=random))
+def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
+    scene, data = ball_scene()
+    frames = [replace(frame, camera=i % len(cameras)) for i, frame in enumerate(scene.frames)]
+    scene = replace(scene, cameras=cameras, frames=tuple(frames))
+    data = replace(data, rig=CameraRig(scene, range(len(frames)), DEVICE))
+    config = replace(CONFIG, random_background=random)
+    state = create_state(config, data, seed=3, device=DEVICE)
+    state.rays = 512 if GPU else 40
+    trainer = FusedTrainer(state, data)
     poison(trainer)
     trainer.draw()
-    state, b = trainer.state, trainer.buffers
+    b = trainer.buffers
     batch = draw_batch(state, trainer.data)
     n = state.rays
     assert torch.allclose(b.rays[:n, :3], batch.rays.origins, atol=1e-6)

@@ -48,6 +48,11 @@ class CameraRig:
         """[values, images]: pose (12, row by row), near, far, time, then the lens (`cameras.CameraTable.values`)."""
         return self._table
 
+    @property
+    def lens_steps(self) -> tuple[int, int]:
+        """Newton steps that the opencv and the fisheye lenses need; 0 where there is none."""
+        return self._lenses.opencv_steps, self._lenses.fisheye_steps
+
     def rays_for_pixels(self, image: Tensor, x: Tensor, y: Tensor) -> Rays:
         """Rays through the centres of pixels: image [R] (index into the rig), x, y [R], all int64."""
         return self._rays(self._table.index_select(1, image), x + 0.5, y + 0.5)

@@ -76,8 +76,16 @@ def _cuda() -> dict[str, object]:
         return {"available": False, "reason": reason, "triton": triton}
     if not torch.cuda.is_available():
         return {"available": False, "reason": "torch sees no CUDA device (driver missing or hidden?)", "triton": triton}
+    from raymine.kernels.dispatch import triton_problem
+
+    fused = triton_problem()
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return {"available": True, "reason": f"{names}; CUDA {torch.version.cuda}", "triton": triton}
+    return {
+        "available": True,
+        "reason": f"{names}; CUDA {torch.version.cuda}",
+        "triton": triton,
+        "fused_step": f"no: {fused}" if fused else "yes",
+    }
 
 
 def _numba() -> dict[str, object]:

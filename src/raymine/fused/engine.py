@@ -74,13 +74,13 @@ class FusedEngine:
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
     """The quickest engine that can take the state."""
-    problem = problem_with(state.config, state.device.type, data.rig.cameras)
+    problem = problem_with(state.config, state.device.type, training=True)
     return PlainEngine(state, data, problem) if problem else FusedEngine(state, data)
 
 
 def renderer_for(state: TrainState) -> Renderer:
     """The quickest renderer that can take the state."""
-    return state.renderer() if problem_with(state.config, state.device.type) else _fused_renderer(state)
+    return state.renderer() if problem_with(state.config, state.device.type, training=False) else _fused_renderer(state)
 
 
 def _fused_renderer(state: TrainState) -> FusedRenderer:

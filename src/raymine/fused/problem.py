@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from raymine.contracts import Camera
 from raymine.kernels.dispatch import triton_problem
 from raymine.step import TrainConfig
 
 
-def problem_with(config: TrainConfig, device: str, cameras: Sequence[Camera] | None = None) -> str:
-    """Why the fused kernels cannot be used, or an empty string; `cameras` None: for looking, not for training."""
+def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
+    """Why the fused kernels cannot be used, or an empty string; looking asks for less than training does."""
     if device != "cuda":
         return f"the fused step runs on CUDA, not on {device}"
     problem = triton_problem()
@@ -19,12 +16,10 @@ def problem_with(config: TrainConfig, device: str, cameras: Sequence[Camera] | N
     field, mining = config.field, config.mining
     if field.width > 128 or field.geometry > 64 or field.colour_layers > 3:
         return "the fused step takes networks up to 128 wide, 64 numbers for colour and 3 colour layers"
-    if cameras is None:
+    if not training:
         return ""
     if mining.policy == "hard" and (mining.hard.draw != "poisson" or mining.hard.winsor is not None):
         return f"the fused step draws hard samples by Poisson draws without `winsor`, not by {mining.hard.draw}"
     if config.pixels.policy != "uniform":
         return f"the fused step draws pixels evenly, not by {config.pixels.policy}"
-    if any(camera.model != "pinhole" for camera in cameras):
-        return "the fused step casts rays through pinhole cameras only"
     return ""

@@ -200,10 +200,12 @@ class FusedTrainer:
 
     def draw(self) -> None:
         b, config = self.buffers, self.state.config
+        opencv, fisheye = self.data.rig.lens_steps
         draw[(triton.cdiv(b.max_rays, 256),)](
-            self.n_rays, self.seed, self.step, len(self.data.rig), self.images.pixels, self.images.masks,
-            self.images.places, self.images.rig, self.images.background, b.rays, b.harmonics, b.wanted, b.jitter,
-            RANDOM=config.random_background, MASKED=self.images.masked, BLOCK=256,
+            self.n_rays, self.seed, self.step, len(self.data.rig), opencv, fisheye, self.images.pixels,
+            self.images.masks, self.images.places, self.images.rig, self.images.background, b.rays, b.harmonics,
+            b.wanted, b.jitter, RANDOM=config.random_background, MASKED=self.images.masked, OPENCV=opencv > 0,
+            FISHEYE=fisheye > 0, BLOCK=256,
         )  # fmt: skip
 
     def judge(self) -> None:

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from raymine.kernels.ngp_step import inputs
+from raymine.kernels.ngp_step.gpu_lens import through_lens
 from raymine.kernels.philox.gpu import below, uniform, word
 from raymine.kernels.philox.op import Stream
 
@@ -40,15 +41,16 @@ def put_harmonics(out, x, y, z, live):
     tl.store(out + 15, (x * (3 * yy - xx) * _C3_3).to(tl.float16), mask=live)
 
 
-@triton.jit(do_not_specialize=["images"])
+@triton.jit(do_not_specialize=["images", "opencv_steps", "fisheye_steps"])
 def draw(
-    n_rays, seed, step, images, pixels, masks, places, rig, background, rays, harmonics, wanted, jitter,
-    RANDOM: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    n_rays, seed, step, images, opencv_steps, fisheye_steps, pixels, masks, places, rig, background,
+    rays, harmonics, wanted, jitter,
+    RANDOM: tl.constexpr, MASKED: tl.constexpr, OPENCV: tl.constexpr, FISHEYE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Even draws, as `pixels.draw_uniform` and `pixels.draw_backgrounds` make them.
 
     pixels [P] int32: RGBA, straight alpha; masks [P] uint8; places [images, 3] int64: first pixel, height, width.
-    rig [19 and more, images]: pose (12), near, far, time, 1 / fx, 1 / fy, cx, cy. background [3].
+    rig [19 and more, images]: pose (12), near, far, time, then the lens as `through_lens` wants it. background [3].
     -> rays [R, 8], harmonics [R, 16], wanted [R, 8], jitter [R].
     """
     n = tl.load(n_rays)
@@ -66,21 +68,17 @@ def draw(
     rgba = tl.load(pixels + at, mask=live, other=0)
     alpha = ((rgba >> 24) & 255).to(tl.float32) / 255.0
     column = rig + image
-    u = (x.to(tl.float32) + 0.5 - tl.load(column + 17 * images, mask=live, other=0.0)) * tl.load(
-        column + 15 * images, mask=live, other=0.0
-    )
-    v = (y.to(tl.float32) + 0.5 - tl.load(column + 18 * images, mask=live, other=0.0)) * tl.load(
-        column + 16 * images, mask=live, other=0.0
-    )
-    shrink = tl.rsqrt(u * u + v * v + 1.0)
-    u, v = u * shrink, -v * shrink
+    u, v, w = through_lens(
+        column + 15 * images, images, x.to(tl.float32) + 0.5, y.to(tl.float32) + 0.5, live, opencv_steps, fisheye_steps,
+        OPENCV, FISHEYE,
+    )  # fmt: skip
     out = rays + r * 8
     dx = tl.load(column, mask=live) * u + tl.load(column + images, mask=live) * v
-    dx -= tl.load(column + 2 * images, mask=live) * shrink
+    dx += tl.load(column + 2 * images, mask=live) * w
     dy = tl.load(column + 4 * images, mask=live) * u + tl.load(column + 5 * images, mask=live) * v
-    dy -= tl.load(column + 6 * images, mask=live) * shrink
+    dy += tl.load(column + 6 * images, mask=live) * w
     dz = tl.load(column + 8 * images, mask=live) * u + tl.load(column + 9 * images, mask=live) * v
-    dz -= tl.load(column + 10 * images, mask=live) * shrink
+    dz += tl.load(column + 10 * images, mask=live) * w
     tl.store(out, tl.load(column + 3 * images, mask=live), mask=live)
     tl.store(out + 1, tl.load(column + 7 * images, mask=live), mask=live)
     tl.store(out + 2, tl.load(column + 11 * images, mask=live), mask=live)
