@@ -11,22 +11,27 @@ import torch
 
 from raymine.contracts import Bounds
 from raymine.errors import ResourceError
+from raymine.fused import problem_with
 from raymine.step import TrainConfig
 
 # A parameter is there four times: value, gradient and two moments.
 _COPIES = 4
 # Features, activations and their gradients of one sample on its way through the networks, measured generously.
 _BYTES_PER_SAMPLE = 4096
+# The fused step keeps no activation: where a sample is, what was found there, and what it is worth.
+_FUSED_BYTES_PER_SAMPLE = 64
 # The ray count adapts after the fact, so a batch can come out larger than asked.
 _OVERSHOOT = 2
 
 
-def estimate_bytes(config: TrainConfig, bounds: Bounds) -> int:
+def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> int:
     """Bytes that a training state and one step take, besides images. An estimate on the high side."""
+    fused = not problem_with(config, device, training=True)
+    each = _FUSED_BYTES_PER_SAMPLE if fused else _BYTES_PER_SAMPLE
     table = int(config.field.grid.entries.sum()) * config.field.grid.features * 4 * _COPIES
     # Densities as float, and the occupancy of each cell once more while an update visits it.
     occupancy = bounds.levels * config.occupancy.resolution**3 * 8
-    return table + occupancy + config.batch.samples * _OVERSHOOT * _BYTES_PER_SAMPLE
+    return table + occupancy + config.batch.samples * _OVERSHOOT * each
 
 
 def available_bytes(device: torch.device) -> int:
@@ -39,7 +44,7 @@ def available_bytes(device: torch.device) -> int:
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
     """`ResourceError` when the estimate exceeds what is available."""
-    needed, free = estimate_bytes(config, bounds), available_bytes(device)
+    needed, free = estimate_bytes(config, bounds, device.type), available_bytes(device)
     if needed > free:
         raise ResourceError(
             f"Training needs about {_gib(needed)} of memory on {device}, and {_gib(free)} is free.",
