@@ -210,6 +210,10 @@ def test_seeds_are_the_outer_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["mining", "x", "--views", "0"], 2, "--views must be at least 1"),
         (["mining", "x", "--resume"], 2, "--resume needs --out"),
         (["mining", "no-such-scene"], 3, "no-such-scene"),
+        (["step", "no-such-scene"], 3, "no-such-scene"),
+        (["step", "x", "--seconds", "0"], 2, "--seconds must be a positive number"),
+        (["step", "x", "--seeds", "2"], 2, "neither --resume nor --seeds"),
+        (["step", "x", "--out", "."], 4, "is a folder"),
     ],
 )
 def test_bad_requests_are_refused_in_words(
@@ -269,3 +273,27 @@ def test_a_scene_without_held_out_views_and_a_foreign_folder_are_refused(
     monkeypatch.setattr(mining, "held_out", lambda *_: ())
     with pytest.raises(SceneError, match="no held-out views"):
         bench_mining(request)
+
+
+def test_the_step_benchmark_appends_rows_that_say_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    scene, rows_file = write_scene(tmp_path / "scene"), tmp_path / "rows" / "step.jsonl"
+    arguments = ["bench", "step", str(scene), "--device", "cpu", "--seconds", "0.5", "--out", str(rows_file)]
+    assert main([*arguments, "--policies", "none,hard"]) == 0
+    assert main([*arguments, "--policies", "prune", "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "ms a step, median" in said
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert [row["policy"] for row in rows] == ["none", "hard", "prune"]
+    assert json.loads(said[said.index("[\n") :])[0] == rows[2]
+    for row in rows:
+        assert (row["engine"], row["stages"], row["busy"], row["memory"]) == ("plain", {}, None, None)
+        assert row["views"] == 3
+        assert row["shapes"]["samples"] == CONFIG.batch.samples
+        assert row["environment"]["device"]
+        assert row["mean_step_ms"] == pytest.approx(1e3 * row["seconds"] / row["steps"])
+        assert [a for a, _ in row["psnr"]] == sorted(a for a, _ in row["psnr"])
+        assert set(row["reached"]) == {"30", "33", "35", "36"}
+        assert row["frames_per_second"] > 0

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from raymine.experiment.loop import NON_FINITE_LIMIT
 from raymine.step import TrainState
 
 from .derive import SHARES
-from .records import Look, StepTime, Trace
+from .records import StepTime, Trace
 
 BURST = 16
 """Most steps between two looks at the clock."""
@@ -28,8 +29,11 @@ def _nothing() -> None:
     return None
 
 
+Seen = TypeVar("Seen")
+
+
 @dataclass(frozen=True)
-class Hooks:
+class Hooks(Generic[Seen]):
     """What happens around the steps, outside the clock except `synchronise`, which waits for the device.
 
     advance: at least one and at most so many steps. look: evaluate at (state, training seconds). tick: told the
@@ -37,19 +41,19 @@ class Hooks:
     """
 
     advance: Callable[[int], Sequence[StepReport]]
-    look: Callable[[TrainState, float], Look]
+    look: Callable[[TrainState, float], Seen]
     tick: Callable[[float], None] = lambda _: None
     synchronise: Callable[[], None] = _nothing
     now: Callable[[], float] = time.perf_counter
 
 
 @dataclass
-class Log:
+class Log(Generic[Seen]):
     """Every step of a run: its report and the training seconds after it. cpu_seconds: of all threads, during steps."""
 
     reports: list[StepReport] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    looks: list[Seen] = field(default_factory=list)
     horizons: list[tuple[int, int]] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
@@ -58,12 +62,13 @@ class Log:
         return self.seconds[-1] if self.seconds else 0.0
 
 
-def train_for(state: TrainState, budget: float, hooks: Hooks) -> Log:
+def train_for(state: TrainState, budget: float, hooks: Hooks[Seen]) -> Log[Seen]:
     """Train until `budget` seconds are spent, looking at the moments of `SHARES`; the last look comes at the end.
 
     The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
     """
-    log, streak = Log(), 0
+    log: Log[Seen] = Log()
+    streak = 0
     marks: list[tuple[int, float]] = []
     moments = [share * budget for share in SHARES[:-1]]
     while log.elapsed < budget:
@@ -94,7 +99,9 @@ def train_for(state: TrainState, budget: float, hooks: Hooks) -> Log:
     return log
 
 
-def _update_horizon(state: TrainState, log: Log, marks: list[tuple[int, float]], before: float, budget: float) -> None:
+def _update_horizon(
+    state: TrainState, log: Log[Any], marks: list[tuple[int, float]], before: float, budget: float
+) -> None:
     moment = moment_passed(budget, before, log.elapsed)
     if moment or state.step >= state.horizon:
         state.horizon = estimate(state.step, log.elapsed, marks, budget)
@@ -103,26 +110,26 @@ def _update_horizon(state: TrainState, log: Log, marks: list[tuple[int, float]],
         marks.append((state.step, log.elapsed))
 
 
-def step_time(log: Log) -> StepTime:
+def step_time(log: Log[Any]) -> StepTime:
     """Milliseconds per step over the whole run."""
     durations = 1e3 * np.diff(log.seconds, prepend=0.0)
     low, median, high = (float(value) for value in np.percentile(durations, (25, 50, 75)))
     return StepTime(median, low, high)
 
 
-def final_share(log: Log) -> float:
+def final_share(log: Log[Any]) -> float:
     """Trained / marched samples over the last tenth of the steps."""
     last = log.reports[-max(1, len(log.reports) // 10) :]
     return sum(r.trained for r in last) / max(1, sum(r.marched for r in last))
 
 
-def final_rays(log: Log) -> float:
+def final_rays(log: Log[Any]) -> float:
     """Rays per step over the last tenth of the steps."""
     last = log.reports[-max(1, len(log.reports) // 10) :]
     return sum(r.rays for r in last) / len(last)
 
 
-def trace_of(log: Log) -> Trace:
+def trace_of(log: Log[Any]) -> Trace:
     """The steps of a run in at most `POINTS` blocks; steps that were not finite count in none."""
     edges = np.linspace(0, len(log.reports), min(POINTS, len(log.reports)) + 1).round().astype(int)
     blocks = [(int(end), log.reports[a:end]) for a, end in itertools.pairwise(edges)]

@@ -314,7 +314,7 @@ class _Bench:
         log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, watcher.trained, synchronise))
         return self._finish(folder, policy, state, log, seen[0])
 
-    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log, last: Probe) -> Run:
+    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> Run:
         """Evaluate every pixel, measure a step, draw pictures."""
         scores = evaluate_views(renderer_for(state), self.views.rig, self.views.images, background=self._background)
         pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}

@@ -15,18 +15,18 @@ from raymine.errors import ConfigError
 from . import output
 
 if TYPE_CHECKING:
-    from raymine.bench import Outcome
+    from raymine.bench import Outcome, StepRow
     from raymine.bench.table import Table
 
-BENCHMARKS = ("mining",)
+BENCHMARKS = ("mining", "step")
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Compare policies of training at equal time. `mining`: which samples to train on."""
+    """Measure training on this machine. `mining`: which samples to train on, at equal time. `step`: how quick it is."""
 
     benchmark: tyro.conf.Positional[str]
-    """What to measure: `mining`."""
+    """What to measure: `mining` or `step`."""
     scene: tyro.conf.Positional[str]
     """Scene folder, or the word `builtin` for the scene that comes with raymine."""
     policies: str = "none,prune,hard"
@@ -44,7 +44,8 @@ class Bench:
     downscale: int = 1
     """Divide the size of every image by this."""
     out: Path | None = None
-    """Folder for the results. The next free `runs/bench-mining-SCENE-N` if not given."""
+    """`mining`: folder for the results, the next free `runs/bench-mining-SCENE-N` if not given. `step`: a file that
+    rows are appended to."""
     resume: bool = False
     """Do what is missing of the benchmark in --out; start it where there is none."""
     no_page: bool = False
@@ -54,6 +55,39 @@ class Bench:
 
     def execute(self) -> int:
         _require_known(self.benchmark)
+        return self._step() if self.benchmark == "step" else self._mining()
+
+    def _step(self) -> int:
+        from raymine.bench import StepRequest, bench_step
+        from raymine.config import to_json
+
+        from .bench_progress import StepProgress
+
+        if self.resume or self.seeds != 1:
+            raise ConfigError("`bench step` runs each policy once: it takes neither --resume nor --seeds.")
+        request = StepRequest(
+            scene=self.scene,
+            policies=self.policies,
+            seconds=self.seconds,
+            recipe=self.recipe,
+            device=self.device,
+            downscale=self.downscale,
+            views=self.views,
+            out=self.out,
+        )
+        with StepProgress() as progress:
+            if self.scene == "builtin":
+                progress.make_builtin()
+            rows = bench_step(request, progress.show)
+        if self.json:
+            output.emit_json([to_json(row) for row in rows])
+        else:
+            _print_steps(f"{self.scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
+        if self.out is not None:
+            output.say(f"Rows: {self.out}")
+        return 0
+
+    def _mining(self) -> int:
         from raymine.bench import MiningRequest, bench_mining, table_of
 
         from .bench_progress import BenchProgress
@@ -85,6 +119,33 @@ class Bench:
         if outcome.page is not None:
             output.say(f"Page: {outcome.page}")
         return 0
+
+
+def _print_steps(title: str, rows: list[StepRow]) -> None:
+    """A column per policy."""
+    table: list[tuple[str, ...]] = [
+        ("step", *(row.engine for row in rows)),
+        ("ms a step, median", *(f"{row.step_ms.median:.3f}" for row in rows)),
+        ("ms a step, mean", *(f"{row.mean_step_ms:.3f}" for row in rows)),
+        ("steps", *(str(row.steps) for row in rows)),
+        ("rays", *(f"{row.rays:.0f}" for row in rows)),
+        ("marched samples", *(f"{row.marched:.0f}" for row in rows)),
+        ("trained samples", *(f"{row.trained:.0f}" for row in rows)),
+        ("PSNR at the end", *(f"{row.psnr[-1][1]:.2f}" for row in rows)),
+        *(
+            (
+                f"seconds to {target} dB",
+                *("-" if row.reached[target] is None else f"{row.reached[target]:.2f}" for row in rows),
+            )
+            for target in rows[0].reached
+        ),
+        *((f"ms, {stage}", *(f"{row.stages.get(stage, 0):.3f}" for row in rows)) for stage in rows[0].stages),
+        ("views rendered a second", *(f"{row.frames_per_second:.1f}" for row in rows)),
+        ("seconds to get ready", *(f"{row.ready_seconds:.1f}" for row in rows)),
+    ]
+    output.results().print(
+        output.table(title, ("what", *(row.policy for row in rows)), table, right=[r.policy for r in rows])
+    )
 
 
 def _require_known(name: str) -> None:

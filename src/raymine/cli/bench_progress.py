@@ -84,3 +84,34 @@ class BenchProgress:
         """For logs: a terminal has the bar."""
         if not self._console.is_terminal:
             self._console.print(escape(text), soft_wrap=True)
+
+
+class StepProgress:
+    """A bar on a terminal, a line per stage elsewhere; both on stderr."""
+
+    def __init__(self) -> None:
+        self._console = output.messages()
+        columns = (TextColumn("{task.description}"), BarColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
+        self._task = self._bar.add_task("")
+        self._said = ""
+
+    def __enter__(self) -> StepProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def make_builtin(self) -> None:
+        """As `BenchProgress.make_builtin`."""
+        builtin_scene(progress=partial(self.show, "views of the built-in scene"))
+
+    def show(self, what: str, done: float, total: float) -> None:
+        """What is going on, and how far it is."""
+        if self._console.is_terminal:
+            self._bar.update(self._task, description=escape(what), completed=done, total=max(total, 1e-9))
+        elif what != self._said:
+            output.say(what)
+        self._said = what

@@ -26,6 +26,14 @@ class Engine(Protocol):
         """A renderer of what has been learnt by the time it is called."""
         ...
 
+    def stage_times(self) -> dict[str, float]:
+        """Milliseconds by stage, where stages can be told apart. The state is of no use afterwards."""
+        ...
+
+    def busy_share(self) -> float | None:
+        """Share of the wall clock of training that the device works; None where that is not known."""
+        ...
+
 
 class PlainEngine:
     """One step at a time, stage by stage, on whatever device."""
@@ -40,6 +48,12 @@ class PlainEngine:
 
     def renderer(self) -> Renderer:
         return self._state.renderer()
+
+    def stage_times(self) -> dict[str, float]:
+        return {}
+
+    def busy_share(self) -> float | None:
+        return None
 
 
 class FusedEngine:
@@ -63,6 +77,16 @@ class FusedEngine:
         else:
             self._renderer.refresh()
         return self._renderer
+
+    def stage_times(self) -> dict[str, float]:
+        from raymine.fused.timing import stage_times
+
+        return stage_times(self._trainer)
+
+    def busy_share(self) -> float | None:
+        from raymine.fused.timing import busy_share
+
+        return busy_share(self._trainer)
 
     def compile(self) -> None:
         """Make every kernel of training ready. The state is of no use afterwards."""

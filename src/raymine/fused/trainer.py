@@ -188,6 +188,13 @@ class FusedTrainer:
         else:
             graph.replay()
 
+    def replay_only(self, steps: int, every: int) -> None:
+        """Replay steps and grid updates back to back without a look at their results, to time the device alone."""
+        for i in range(steps):
+            if i % every == 0:
+                self._graphs.get("some cells", self._graphs["step"]).replay()
+            self._graphs["step"].replay()
+
     def run_stages(self) -> None:
         """One step, stage by stage."""
         self.draw()

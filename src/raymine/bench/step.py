@@ -1,0 +1,248 @@
+"""How quick a step is, and what it learns by when: one JSON row a policy.
+
+Training runs as `raymine train --max-seconds` would run it; evaluation is outside the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.config import replace_fields, to_json
+from raymine.errors import ConfigError, RunError, SceneError
+from raymine.evaluate import psnr
+from raymine.evaluate.views import true_image
+from raymine.experiment import TrainRequest, held_out, open_data, warm_up
+from raymine.experiment.memory import memory_errors, require_memory
+from raymine.experiment.prepare import KERNELS, prepare
+from raymine.files import JSON, resource_error
+from raymine.fused import Engine, engine_for
+from raymine.rundir import Environment, describe_environment
+from raymine.step import TrainConfig, TrainData, TrainState, create_state
+
+from .derive import Curve, reached
+from .measure import Hooks, final_rays, step_time, train_for
+from .policies import parse_policies
+from .records import StepTime
+
+TARGETS = (30.0, 33.0, 35.0, 36.0)
+"""dB whose times are reported."""
+
+Progress = Callable[[str, float, float], None]
+"""Told what is going on, how much of it is done and how much there is."""
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """A benchmark as a user asks for it; names as in `MiningRequest`. out: a file that rows are appended to."""
+
+    scene: str | Path
+    policies: str = "hard"
+    seconds: float = 20.0
+    seed: int = 0
+    recipe: str = "ngp"
+    device: str = "auto"
+    downscale: int = 1
+    views: int = 25
+    out: Path | None = None
+    overrides: Mapping[str, JSON] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ConfigError(f"--seconds must be a positive number of seconds, got {self.seconds:g}.")
+        if self.views < 1:
+            raise ConfigError(f"--views must be at least 1, got {self.views}.")
+        if self.out is not None and self.out.is_dir():
+            raise RunError(f"--out {self.out} is a folder; rows are appended to a file.", hint="Give a file name.")
+        parse_policies(self.policies)
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """psnr: (training seconds, dB over all pixels of the held-out views). reached: seconds to the `TARGETS`, by dB.
+
+    stages: milliseconds of each stage of a fused step, empty for the plain one; busy: share of the wall clock that the
+    device works, None likewise. memory: peak bytes on the device, images included; None on a CPU.
+    """
+
+    benchmark: str
+    scene: str
+    downscale: int
+    views: int
+    policy: str
+    seed: int
+    engine: str
+    environment: Environment
+    shapes: dict[str, int]
+    seconds: float
+    steps: int
+    step_ms: StepTime
+    mean_step_ms: float
+    rays: float
+    marched: float
+    trained: float
+    psnr: tuple[tuple[float, float], ...]
+    reached: dict[str, float | None]
+    stages: dict[str, float]
+    busy: float | None
+    frames_per_second: float
+    memory: int | None
+    ready_seconds: float
+
+
+def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> list[StepRow]:
+    """Measure every policy, one after another; rows are written as they come."""
+    names = {policy.name: policy.overrides for policy in parse_policies(request.policies)}
+    prepared = prepare(
+        TrainRequest(
+            request.scene,
+            request.recipe,
+            max_seconds=request.seconds,
+            device=request.device,
+            downscale=request.downscale,
+            overrides=request.overrides,
+        )
+    )
+    scene, device = prepared.scene, prepared.device
+    frames = held_out(scene, request.views)
+    if not frames:
+        raise SceneError(f"The scene {request.scene} has no held-out views (test or val), so there is no PSNR.")
+    rows = []
+
+    def loading(what: str, done: int, total: int) -> None:
+        progress(what, done, total)
+
+    with (
+        memory_errors(device),
+        open_data(scene, scene.of_split("train"), device, loading) as train,
+        open_data(scene, frames, device, loading) as test,
+    ):
+        for name, overrides in names.items():
+            config = replace_fields(prepared.config.train, overrides)
+            require_memory(config, scene.bounds, device)
+            bench = _Bench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
+            row = replace(bench.run(name, progress), scene=prepared.config.scene)
+            rows.append(row)
+            _append(request.out, row)
+    return rows
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One policy on one scene."""
+
+    request: StepRequest
+    config: TrainConfig
+    device: torch.device
+    data: TrainData
+    views: TrainData
+    background: tuple[float, float, float]
+
+    def run(self, policy: str, progress: Progress) -> StepRow:
+        request, cuda = self.request, self.device.type == "cuda"
+        progress(KERNELS, 0, 1)
+        started = time.perf_counter()
+        warm_up(self.config, self.data, self.device)
+        ready = time.perf_counter() - started
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        state = create_state(self.config, self.data, seed=request.seed, device=self.device)
+        engine = engine_for(state, self.data)
+
+        def look(_: TrainState, seconds: float) -> tuple[float, float]:
+            return seconds, self._psnr(engine)[0]
+
+        hooks = Hooks(
+            engine.advance, look, lambda s: progress(f"{policy}, training", s, request.seconds), self.synchronise
+        )
+        log = train_for(state, request.seconds, hooks)
+        memory = torch.cuda.max_memory_allocated(self.device) if cuda else None
+        curve = Curve(*(np.array(part) for part in zip(*log.looks, strict=True)))
+        last = log.reports[-max(1, len(log.reports) // 10) :]
+        _, frames_per_second = self._psnr(engine)
+        return StepRow(
+            benchmark="step",
+            scene="",
+            downscale=request.downscale,
+            views=len(self.views.rig),
+            policy=policy,
+            seed=request.seed,
+            engine=engine.name,
+            environment=describe_environment(self.device),
+            shapes=_shapes(state, self.data),
+            seconds=log.elapsed,
+            steps=len(log.reports),
+            step_ms=step_time(log),
+            mean_step_ms=1e3 * log.elapsed / len(log.reports),
+            rays=final_rays(log),
+            marched=sum(r.marched for r in last) / len(last),
+            trained=sum(r.trained for r in last) / len(last),
+            psnr=tuple(log.looks),
+            reached={f"{target:g}": reached(curve, target) for target in TARGETS},
+            # Last, because it leaves nothing of the state.
+            busy=engine.busy_share(),
+            stages=engine.stage_times(),
+            frames_per_second=frames_per_second,
+            memory=memory,
+            ready_seconds=ready,
+        )
+
+    def _psnr(self, engine: Engine) -> tuple[float, float]:
+        """Mean PSNR over all pixels of the views, and views rendered a second."""
+        renderer, backdrop = engine.renderer(), torch.tensor(self.background)
+        scores, seconds = [], 0.0
+        for index, (truth, mask) in enumerate(self.truths):
+            rays = self.views.rig.rays_for_image(index)
+            self.synchronise()
+            started = time.perf_counter()
+            colour = renderer.render(rays, backdrop.to(self.device)).colour
+            self.synchronise()
+            seconds += time.perf_counter() - started
+            predicted = colour.nan_to_num(nan=0.0).clamp(0, 1).reshape(truth.shape)
+            scores.append(psnr(predicted, truth, mask))
+        return sum(scores) / len(scores), len(scores) / seconds
+
+    @cached_property
+    def truths(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The held-out views and their masks, on the device."""
+        found = [true_image(self.views.images, i, torch.tensor(self.background)) for i in range(len(self.views.rig))]
+        return [(t.to(self.device), None if mask is None else mask.to(self.device)) for t, mask in found]
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _shapes(state: TrainState, data: TrainData) -> dict[str, int]:
+    grid, field_config = state.config.field.grid, state.config.field
+    height, width = (int(v) for v in data.images.sizes[0])
+    return {
+        "train_images": len(data.rig),
+        "width": width,
+        "height": height,
+        "levels": grid.levels,
+        "features": grid.features,
+        "log2_entries": grid.log2_entries,
+        "network": field_config.width,
+        "samples": state.config.batch.samples,
+    }
+
+
+def _append(path: Path | None, row: StepRow) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(row)) + "\n")
+    except OSError as error:
+        raise resource_error(error, "write the benchmark row", path) from error

@@ -1,0 +1,70 @@
+"""Where the time of a fused step goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from raymine.fused.stages import ask_field, march_rays
+from raymine.fused.trainer import FusedTrainer
+
+_REPEAT, _ROUNDS = 20, 9
+
+
+def stage_times(trainer: FusedTrainer) -> dict[str, float]:
+    """Median milliseconds of every stage on the state as it is, each replayed as a graph of its own.
+
+    The state is of no use afterwards: stages repeat on the same samples.
+    """
+    b, stop = trainer.buffers, trainer.state.config.mining.stop
+    trainer.run_stages()
+    stages: dict[str, Callable[[], None]] = {
+        "draw": trainer.draw,
+        "march": lambda: march_rays(b, trainer.grid, trainer.n_rays),
+        "infer": lambda: ask_field(b, trainer.model, trainer.n_rays, stop),
+        "judge": trainer.judge,
+        "select": trainer.select,
+        "train": trainer.train,
+        "adam": trainer.update,
+        "grid, all cells": lambda: trainer.grid.update(trainer.model, True),
+        "grid, some cells": lambda: trainer.grid.update(trainer.model, False),
+    }
+    return {name: _median(work) for name, work in stages.items()}
+
+
+def _median(work: Callable[[], None]) -> float:
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_REPEAT):
+            work()
+    times = []
+    for _ in range(_ROUNDS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / _REPEAT)
+    return sorted(times)[_ROUNDS // 2]
+
+
+def busy_share(trainer: FusedTrainer, steps: int = 160) -> float:
+    """Share of the wall clock of training that the device works: the same steps replayed back to back, over it."""
+    burst, every = 16, trainer.state.sampler.config.every
+    for _ in range(4):
+        trainer.advance(burst)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(steps // burst):
+        trainer.advance(burst)
+    wall = time.perf_counter() - started
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    trainer.replay_only(steps, every)
+    end.record()
+    torch.cuda.synchronize()
+    trainer.reload()
+    return start.elapsed_time(end) / 1e3 / wall
