@@ -29,6 +29,9 @@ class MemoryImages:
     def image(self, index: int) -> np.ndarray:
         return self._images[index].numpy()
 
+    def mask(self, index: int) -> np.ndarray | None:
+        return None if self._weight > 0 else np.zeros(self.sizes[index], np.uint8)
+
 
 def look_at(eye: np.ndarray) -> np.ndarray:
     """Camera-to-world [3, 4] at `eye`, looking at the origin, z up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
 from raymine.mining import HardConfig, MiningConfig
+from raymine.pixels import draw_uniform
 from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancyConfig
@@ -26,7 +28,7 @@ from raymine.step import TrainConfig, TrainData, TrainState, create_state, train
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 from raymine.step.train import draw_batch
-from scenes_for_tests import ball_scene
+from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
 # Triton's interpreter reads loop bounds in a way that NumPy announces it will end.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -143,6 +145,27 @@ def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tupl
     assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
     harmonics = ngp_reference.harmonics(batch.rays.directions)
     assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
+
+
+def test_masked_pixels_weigh_nothing() -> None:
+    data = data_on(DEVICE)
+    half = np.zeros((SIZE, SIZE), np.uint8)
+    half[:, SIZE // 2 :] = 255
+
+    class Masked(MemoryImages):
+        def mask(self, index: int) -> np.ndarray | None:
+            return half if index % 2 else None
+
+    images = Masked([data.images.image(i) for i in range(len(data.rig))])
+    trainer = FusedTrainer(
+        create_state(CONFIG, replace(data, images=images), seed=3, device=DEVICE), replace(data, images=images)
+    )
+    trainer.draw()
+    n = trainer.state.rays
+    image, _, x = draw_uniform(torch.from_numpy(images.sizes), n, 3, 0)
+    expected = ((image % 2 == 0) | (x >= SIZE // 2)).float()
+    assert torch.equal(trainer.buffers.wanted[:n, 6].cpu(), expected)
+    assert 0 < float(expected.mean()) < 1
 
 
 def some_cells(trainer: FusedTrainer, share: float) -> None:

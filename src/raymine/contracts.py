@@ -304,6 +304,10 @@ class ImageSource(Protocol):
         """One whole image, [H, W, 4] uint8."""
         ...
 
+    def mask(self, index: int) -> np.ndarray | None:
+        """Its mask, [H, W] uint8, 0 where a pixel is to be ignored; None where it has none."""
+        ...
+
 
 class Renderer(Protocol):
     """Renders any number of rays without a graph, in chunks of its own choosing."""

@@ -80,6 +80,9 @@ class _NoImages:
     def image(self, index: int) -> np.ndarray:
         raise IndexError("a run opened for looking holds no images")
 
+    def mask(self, index: int) -> np.ndarray | None:
+        raise IndexError("a run opened for looking holds no images")
+
 
 def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
     if which == "best":

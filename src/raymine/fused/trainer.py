@@ -17,6 +17,7 @@ import triton
 from raymine.contracts import StepReport
 from raymine.fused.buffers import ROOM, TrainBuffers
 from raymine.fused.grid import DeviceGrid
+from raymine.fused.images import DeviceImages
 from raymine.fused.model import HalfModel, layers_of
 from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import power_of_two, programs
@@ -268,26 +269,3 @@ class FusedTrainer:
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
             SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, BLOCK=_BLOCK,
         )  # fmt: skip
-
-
-class DeviceImages:
-    """All images on the device, four bytes a pixel, with what is needed to find a pixel and its ray."""
-
-    def __init__(self, data: TrainData, device: torch.device) -> None:
-        sizes = data.images.sizes
-        areas = sizes.prod(1)
-        starts = np.concatenate(([0], np.cumsum(areas)[:-1]))
-        self.places = torch.from_numpy(np.column_stack((starts, sizes)).astype(np.int64)).to(device)
-        self.pixels = torch.empty(int(areas.sum()), dtype=torch.int32, device=device)
-        masks = [data.images.mask(i) for i in range(len(sizes))] if hasattr(data.images, "mask") else []
-        self.masked = any(mask is not None for mask in masks)
-        self.masks = torch.ones(len(self.pixels) if self.masked else 1, dtype=torch.uint8, device=device)
-        for i, (start, area) in enumerate(zip(starts, areas, strict=True)):
-            image = np.ascontiguousarray(data.images.image(i)).reshape(-1, 4)
-            self.pixels[start : start + area] = torch.from_numpy(image).view(torch.int32).reshape(-1).to(device)
-            if self.masked and masks[i] is not None:
-                self.masks[start : start + area] = torch.from_numpy(np.ascontiguousarray(masks[i]).reshape(-1)).to(
-                    device
-                )
-        self.rig = data.rig.table.contiguous()
-        self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)

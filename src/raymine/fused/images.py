@@ -1,0 +1,34 @@
+"""The images of a scene on the device, so that a step can draw from them without the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from raymine.step import TrainData
+
+
+class DeviceImages:
+    """pixels [P] int32: RGBA of all images, one after the other; places [I, 3] int64: first pixel, height, width.
+
+    masks [P] uint8, 0 where a pixel is to be ignored, or [1] where no image has a mask (`masked`); rig, background: see
+    `kernels.ngp_step.gpu_draw`.
+    """
+
+    def __init__(self, data: TrainData, device: torch.device) -> None:
+        images, sizes = data.images, data.images.sizes
+        areas = sizes.prod(1)
+        starts = np.concatenate(([0], np.cumsum(areas)))
+        masks = [images.mask(i) for i in range(len(sizes))]
+        self.masked = any(mask is not None for mask in masks)
+        self.places = torch.from_numpy(np.column_stack((starts[:-1], sizes)).astype(np.int64)).to(device)
+        self.pixels = torch.empty(int(areas.sum()), dtype=torch.int32, device=device)
+        self.masks = torch.ones(len(self.pixels) if self.masked else 1, dtype=torch.uint8, device=device)
+        for i, mask in enumerate(masks):
+            span = slice(int(starts[i]), int(starts[i + 1]))
+            rgba = np.ascontiguousarray(images.image(i)).reshape(-1, 4)
+            self.pixels[span] = torch.from_numpy(rgba.view(np.int32).reshape(-1)).to(device)
+            if mask is not None:
+                self.masks[span] = torch.from_numpy(np.ascontiguousarray(mask).reshape(-1)).to(device)
+        self.rig = data.rig.table.contiguous()
+        self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
