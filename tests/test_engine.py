@@ -49,6 +49,7 @@ def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
         (replace(CUDA, field=replace(CUDA.field, colour_layers=4)), False, "3 colour layers"),
         (replace(CUDA, mining=MiningConfig(hard=HardConfig(draw="systematic"))), True, "not by systematic"),
         (replace(CUDA, pixels=PixelConfig(policy="edges")), True, "not by edges"),
+        (replace(CUDA, optimiser=replace(CUDA.optimiser, beta1=0.0)), True, "optimiser.beta1 is 0"),
         (replace(CUDA, pixels=PixelConfig(policy="edges")), False, ""),
     ],
 )

@@ -20,6 +20,8 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
         return ""
     if mining.policy == "hard" and (mining.hard.draw != "poisson" or mining.hard.winsor is not None):
         return f"the fused step draws hard samples by Poisson draws without `winsor`, not by {mining.hard.draw}"
+    if config.optimiser.beta1 == 0:
+        return "the fused step updates networks with momentum, and optimiser.beta1 is 0"
     if config.pixels.policy != "uniform":
         return f"the fused step draws pixels evenly, not by {config.pixels.policy}"
     return ""
