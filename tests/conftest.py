@@ -25,6 +25,9 @@ numba.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+TRITON_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where tests run Triton kernels."""
+
 requires_gpu = pytest.mark.gpu
 
 

@@ -6,6 +6,7 @@ import numba
 import pytest
 import torch
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.hash_grid import reference
@@ -55,17 +56,23 @@ def test_reference_gradcheck() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-@pytest.mark.parametrize("n", [0, 1, 63, 1000])
-def test_backends_agree(spec: GridSpec, n: int, poisoned: None) -> None:
-    points = torch.rand(n, 6)[:, ::2].requires_grad_()  # non-contiguous
-    table = torch.randn(spec.total_entries, spec.features, requires_grad=True)
-    grad = torch.randn(n, spec.width)
+@pytest.mark.parametrize(
+    ("backend", "n"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 150)]
+)
+def test_backends_agree(spec: GridSpec, backend: str, n: int, poisoned: None) -> None:
+    device = "cpu"
+    if backend == "gpu":
+        pytest.importorskip("triton")
+        device = TRITON_DEVICE
+    points = torch.rand(n, 6, device=device)[:, ::2].requires_grad_()  # non-contiguous
+    table = torch.randn(spec.total_entries, spec.features, device=device, requires_grad=True)
+    grad = torch.randn(n, spec.width, device=device)
     results = {}
-    for backend in ("cpu", "reference"):
-        with dispatch.force(backend):  # type: ignore[arg-type]
+    for name in (backend, "reference"):
+        with dispatch.force(name):  # type: ignore[arg-type]
             out = encode(points, table, spec)
-            results[backend] = (out.detach(), *torch.autograd.grad(out, (table, points), grad))
-    for name, got, expected in zip(("out", "table", "points"), results["cpu"], results["reference"], strict=True):
+            results[name] = (out.detach(), *torch.autograd.grad(out, (table, points), grad))
+    for name, got, expected in zip(("out", "table", "points"), results[backend], results["reference"], strict=True):
         # A point within rounding of a cell's face has another gradient on each side: compare in the mean there.
         scale = expected.norm().clamp_min(1e-6)
         assert got.shape == expected.shape, name

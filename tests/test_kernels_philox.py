@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.philox import reference
@@ -35,6 +36,15 @@ def test_backends_agree(n: int, seed: int, poisoned: None) -> None:
     with dispatch.force("reference"):
         expected = words(seed, 123_456, 5, n)
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 1500])
+@pytest.mark.parametrize("seed", [0, 2**40 + 17, -1])
+def test_the_gpu_draws_the_same_words(n: int, seed: int) -> None:
+    pytest.importorskip("triton")
+    with dispatch.force("gpu"):
+        got = words(seed, 2**32 - 5, 5, n, TRITON_DEVICE)
+    assert torch.equal(got.cpu(), reference.words(seed, 2**32 - 5, 5, n, torch.device("cpu")))
 
 
 def test_a_draw_is_a_function_of_its_index() -> None:

@@ -77,13 +77,25 @@ def test_adam_refuses_what_it_cannot_update_in_place() -> None:
 def test_dispatch_explains_and_can_be_forced() -> None:
     choices = {c.op: c for c in dispatch.explain("cpu")}
     assert choices["hash_grid"].backend == "cpu"
-    assert {c.backend for c in dispatch.explain("cuda")} == {"reference"}
+    usual = "reference" if dispatch.triton_problem() else "gpu"
+    assert {c.op: c.backend for c in dispatch.explain("cuda")} == {
+        op: usual if "gpu" in offered else "reference" for op, offered in dispatch.BACKENDS.items()
+    }
     with dispatch.force("reference"):
         assert dispatch.choose("hash_grid", torch.device("cpu")) == "reference"
-    with dispatch.force("gpu"), pytest.raises(ConfigError, match="`hash_grid` has no backend `gpu`"):
-        dispatch.choose("hash_grid", torch.device("cpu"))
+    with dispatch.force("gpu"), pytest.raises(ConfigError, match="`adam` has no backend `gpu`"):
+        dispatch.choose("adam", torch.device("cpu"))
     with dispatch.force("cpu"), pytest.raises(ConfigError, match="cannot run on cuda tensors"):
         dispatch.choose("hash_grid", torch.device("cuda"))
+
+
+def test_the_gpu_backend_takes_cpu_tensors_in_the_interpreter_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with dispatch.force("gpu"), pytest.raises(ConfigError, match="except in Triton's interpreter"):
+        dispatch.choose("hash_grid", torch.device("cpu"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with dispatch.force("gpu"):
+        assert dispatch.choose("hash_grid", torch.device("cpu")) == "gpu"
 
 
 def test_dispatch_falls_back_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:

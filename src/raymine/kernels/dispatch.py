@@ -8,6 +8,7 @@ gpu         Triton kernels
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,8 @@ from raymine.errors import ConfigError
 Backend = Literal["reference", "cpu", "gpu"]
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
-    "philox": ("reference", "cpu"),
-    "hash_grid": ("reference", "cpu"),
+    "philox": ("reference", "cpu", "gpu"),
+    "hash_grid": ("reference", "cpu", "gpu"),
     "march": ("reference", "cpu"),
     "composite": ("reference", "cpu"),
     "judge": ("reference", "cpu"),
@@ -85,6 +86,8 @@ def explain_one(op: str, device: str) -> Choice:
             raise ConfigError(f"`{op}` has no backend `{forced}`; it offers {', '.join(offered)}.")
         if forced == "cpu" and device != "cpu":
             raise ConfigError(f"`{op}`: backend `cpu` cannot run on {device} tensors. Move them to the CPU first.")
+        if forced == "gpu" and device == "cpu" and not interpreted():
+            raise ConfigError(f"`{op}`: backend `gpu` cannot run on CPU tensors, except in Triton's interpreter.")
         return Choice(op, device, forced, "forced")
     if device == "cpu":
         if "cpu" not in offered:
@@ -95,12 +98,20 @@ def explain_one(op: str, device: str) -> Choice:
         return Choice(op, device, "cpu", "Numba kernels use all cores")
     if "gpu" not in offered:
         return Choice(op, device, "reference", "no Triton kernel for this op yet")
+    problem = triton_problem()
+    if problem:
+        return Choice(op, device, "reference", problem)
     return Choice(op, device, "gpu", "Triton kernel")
 
 
 def explain(device: str = "cpu") -> list[Choice]:
     """The choice for every op on `device`."""
     return [explain_one(op, device) for op in BACKENDS]
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run in their interpreter, on CPU tensors: for tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 @cache

@@ -7,7 +7,7 @@ between dense and hashed indexing is data, not code.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -87,3 +87,120 @@ def interpolate(
         value = tl.load(place) if L == LP else tl.load(place, mask=live, other=0.0)
         out += weight[:, :, None] * value.to(tl.float32)
     return out
+
+
+@triton.jit(do_not_specialize=["n"])
+def _encode(
+    positions, table, scales, resolutions, entries, offsets, dense, out, n,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = i < n
+    x, y, z = _load_points(positions, i, inside)
+    cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+        x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+    )
+    found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
+    place, live = _places(i, inside, L, LP, F)
+    tl.store(out + place, found.to(out.dtype.element_ty), mask=live)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _table_gradient(
+    positions, grad, scales, resolutions, entries, offsets, dense, out, n,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """out [rows, F] += what reaches each entry."""
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = i < n
+    x, y, z = _load_points(positions, i, inside)
+    cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+        x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+    )
+    place, live = _places(i, inside, L, LP, F)
+    g = tl.load(grad + place, mask=live, other=0.0).to(tl.float32)
+    for c in tl.static_range(8):
+        row, weight = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
+        entry = out + row[:, :, None] * F + tl.arange(0, F)[None, None, :]
+        tl.atomic_add(entry, weight[:, :, None] * g, mask=live, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["n"])
+def _position_gradient(
+    positions, table, grad, scales, resolutions, entries, offsets, dense, out, n,
+    L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """out [n, 3]: along an axis, what a vertex on one side of the cell gives less what that on the other side does."""
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = i < n
+    x, y, z = _load_points(positions, i, inside)
+    cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+        x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+    )
+    place, live = _places(i, inside, L, LP, F)
+    g = tl.load(grad + place, mask=live, other=0.0).to(tl.float32)
+    dx = tl.zeros([TILE, LP], tl.float32)
+    dy = tl.zeros([TILE, LP], tl.float32)
+    dz = tl.zeros([TILE, LP], tl.float32)
+    for c in tl.static_range(8):
+        row, _ = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
+        entry = table + row[:, :, None] * F + tl.arange(0, F)[None, None, :]
+        value = tl.sum(tl.load(entry, mask=live, other=0.0).to(tl.float32) * g, 2)
+        wx = fx if c & 1 else 1 - fx
+        wy = fy if c >> 1 & 1 else 1 - fy
+        wz = fz if c >> 2 else 1 - fz
+        dx += wy * wz * (value if c & 1 else -value)
+        dy += wx * wz * (value if c >> 1 & 1 else -value)
+        dz += wx * wy * (value if c >> 2 else -value)
+    level = tl.arange(0, LP)
+    scale = tl.load(scales + level, mask=level < L, other=0.0)[None, :]
+    tl.store(out + i * 3, tl.sum(dx * scale, 1), mask=inside)
+    tl.store(out + i * 3 + 1, tl.sum(dy * scale, 1), mask=inside)
+    tl.store(out + i * 3 + 2, tl.sum(dz * scale, 1), mask=inside)
+
+
+@triton.jit
+def _load_points(positions, i, inside):
+    return (
+        tl.load(positions + i * 3, mask=inside, other=0.0),
+        tl.load(positions + i * 3 + 1, mask=inside, other=0.0),
+        tl.load(positions + i * 3 + 2, mask=inside, other=0.0),
+    )
+
+
+@triton.jit
+def _places(i, inside, L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr):
+    """Where the encoding of points i lies in [n, L * F], as [points, LP, F], and which of it there is."""
+    level, feature = tl.arange(0, LP), tl.arange(0, F)
+    place = i[:, None, None] * (L * F) + level[None, :, None] * F + feature[None, None, :]
+    return place, inside[:, None, None] & (level < L)[None, :, None] & (feature >= 0)[None, None, :]
+
+
+def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
+    """As `reference.encode`."""
+    out = torch.empty(len(positions), spec.width, dtype=table.dtype, device=table.device)
+    _launch(_encode, spec, positions, (table.contiguous(),), out)
+    return out
+
+
+def table_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
+    """[entries, F] float32, by atomic additions: their order, and so the last bits, may differ from run to run."""
+    out = torch.zeros(spec.total_entries, spec.features, device=grad.device)
+    _launch(_table_gradient, spec, positions, (grad.contiguous(),), out)
+    return out
+
+
+def position_gradient(positions: Tensor, table: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
+    """[n, 3] float32."""
+    out = torch.empty(len(positions), 3, device=grad.device)
+    _launch(_position_gradient, spec, positions, (table.contiguous(), grad.contiguous()), out)
+    return out
+
+
+def _launch(kernel: Any, spec: GridSpec, positions: Tensor, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+    n, tile = len(positions), 64
+    if n == 0:
+        return
+    shape = {"L": spec.levels, "LP": power_of_two(spec.levels), "F": spec.features, "TILE": tile}
+    levels = levels_of(spec, out.device)
+    kernel[(triton.cdiv(n, tile),)](positions.detach().contiguous().float(), *inputs, *levels, out, n, **shape)

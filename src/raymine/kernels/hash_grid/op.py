@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,31 +34,42 @@ def encode(positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | Non
     if known is not None and tuple(known.shape) != (positions.shape[0], spec.width):
         raise ConfigError(f"`known` must have shape [{positions.shape[0]}, {spec.width}], got {list(known.shape)}.")
     positions = positions.clamp(0.0, 1.0)
-    if dispatch.choose("hash_grid", positions.device) == "cpu":
-        return _Encode.apply(positions, table, spec, known)
-    return reference.encode(positions, table, spec)
+    backend = dispatch.choose("hash_grid", positions.device)
+    if backend == "reference":
+        return reference.encode(positions, table, spec)
+    return _Encode.apply(positions, table, spec, known, backend)
+
+
+def _kernels(backend: dispatch.Backend) -> ModuleType:
+    """The module of a backend; importing one takes what it is made with."""
+    if backend == "gpu":
+        from raymine.kernels.hash_grid import gpu
+
+        return gpu
+    from raymine.kernels.hash_grid import cpu
+
+    return cpu
 
 
 class _Encode(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None) -> Tensor:
-        from raymine.kernels.hash_grid import cpu
-
-        ctx.spec = spec
+    def forward(
+        ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None, backend: dispatch.Backend
+    ) -> Tensor:
+        ctx.spec, ctx.backend = spec, backend
         ctx.save_for_backward(positions, table)
         if known is not None:
             return known.view_as(known)
         with dispatch.kernel_lock:
-            return cpu.encode(positions, table, spec)
+            return _kernels(backend).encode(positions, table, spec)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        from raymine.kernels.hash_grid import cpu
-
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        kernels = _kernels(ctx.backend)
         positions, table = ctx.saved_tensors
         with dispatch.kernel_lock:
             to_positions = (
-                cpu.position_gradient(positions, table, grads[0], ctx.spec) if ctx.needs_input_grad[0] else None
+                kernels.position_gradient(positions, table, grads[0], ctx.spec) if ctx.needs_input_grad[0] else None
             )
-            to_table = cpu.table_gradient(positions, grads[0], ctx.spec) if ctx.needs_input_grad[1] else None
-        return to_positions, to_table, None, None
+            to_table = kernels.table_gradient(positions, grads[0], ctx.spec) if ctx.needs_input_grad[1] else None
+        return to_positions, to_table, None, None, None

@@ -34,7 +34,12 @@ def words(seed: int, step: int, stream: int, n: int, device: torch.device | str 
     if n < 0 or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
         raise ConfigError(f"`n` must be >= 0, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}.")
     device = torch.device(device)
-    if dispatch.choose("philox", device) == "cpu":
+    backend = dispatch.choose("philox", device)
+    if backend == "gpu" and n < 2**31:
+        from raymine.kernels.philox import gpu
+
+        return gpu.words(seed, step, stream, n, device)
+    if backend == "cpu":
         from raymine.kernels.philox import cpu
 
         with dispatch.kernel_lock:
