@@ -30,8 +30,6 @@ from raymine.step.optimiser import OptimiserConfig
 from raymine.step.train import draw_batch
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
-# Triton's interpreter reads loop bounds in a way that NumPy announces it will end.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"
 triton = pytest.importorskip("triton")

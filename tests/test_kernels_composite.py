@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.composite import reference
 from raymine.kernels.composite.op import Packed, composite, visible
 
 
-def ragged(rays: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Packed, Tensor]:
+def ragged(rays: int, dtype: torch.dtype = torch.float32, most: int = 30) -> tuple[Tensor, Tensor, Packed, Tensor]:
     """Random packed samples; about a third of the rays have none."""
-    count = torch.randint(0, 30, (rays,))
+    count = torch.randint(0, most, (rays,))
     count[torch.rand(rays) < 0.3] = 0
     n = int(count.sum())
     t_start = torch.rand(n, dtype=dtype) * 3
@@ -88,6 +89,29 @@ def test_visible_agrees(rays: int, poisoned: None) -> None:
     with dispatch.force("reference"):
         expected = visible(density, packed, 1e-2, 0.3)
     assert int((got != expected).sum()) <= 1
+
+
+@pytest.mark.parametrize("rays", [0, 1, 40])
+@pytest.mark.parametrize("stop", [1e-4, 1e-1])
+def test_the_gpu_agrees(rays: int, stop: float) -> None:
+    pytest.importorskip("triton")
+    density, colour, packed, background = ragged(rays, most=90)
+    density, colour, background = (x.to(TRITON_DEVICE) for x in (density * 0.2, colour, background))
+    packed = Packed(*(x.to(TRITON_DEVICE) for x in packed))
+    leaves = [x.clone().requires_grad_() for x in (density, colour, background)]
+    shapes = ((rays, 3), (rays,), (rays,), (len(density),))
+    grads = [torch.randn(shape, device=TRITON_DEVICE) for shape in shapes]
+    results = {}
+    for backend in ("gpu", "reference"):
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            out = composite(leaves[0], leaves[1], packed, leaves[2], stop)
+            keep = visible(density, packed, stop, 0.05)
+            results[backend] = (*(x.detach() for x in out), *torch.autograd.grad(out, leaves, grads))
+            results[backend + " keep"] = (keep,)
+    names = ("colour", "opacity", "depth", "weights", "d density", "d colour", "d background")
+    for name, got, expected in zip(names, results["gpu"], results["reference"], strict=True):
+        assert torch.allclose(got, expected, rtol=1e-4, atol=5e-6), name
+    assert int((results["gpu keep"][0] != results["reference keep"][0]).sum()) <= 1
 
 
 def test_no_samples_show_the_background() -> None:

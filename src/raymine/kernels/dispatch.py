@@ -27,7 +27,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "philox": ("reference", "cpu", "gpu"),
     "hash_grid": ("reference", "cpu", "gpu"),
     "march": ("reference", "cpu"),
-    "composite": ("reference", "cpu"),
+    "composite": ("reference", "cpu", "gpu"),
     "judge": ("reference", "cpu"),
     "select": ("reference", "cpu"),
     "adam": ("reference", "cpu"),

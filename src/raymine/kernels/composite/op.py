@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -47,19 +48,30 @@ def composite(density: Tensor, colour: Tensor, packed: Packed, background: Tenso
     ):
         if tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    if density.dtype == torch.float32 and dispatch.choose("composite", density.device) == "cpu":
-        return Composited(*_Composite.apply(density, colour, *packed, background, stop))
+    backend = dispatch.choose("composite", density.device)
+    if density.dtype == torch.float32 and backend != "reference":
+        return Composited(*_Composite.apply(density, colour, *packed, background, stop, backend))
     return Composited(*reference.composite(density, colour, *packed, background, stop))
 
 
 def visible(density: Tensor, packed: Packed, stop: float = 1e-4, faint: float = 0.0) -> Tensor:
     """[B] bool: samples before early stop whose own opacity is at least `faint`. Not differentiable."""
-    if dispatch.choose("composite", density.device) == "cpu":
-        from raymine.kernels.composite import cpu
-
+    backend = dispatch.choose("composite", density.device)
+    if density.dtype == torch.float32 and backend != "reference":
         with dispatch.kernel_lock:
-            return cpu.visible(density, *packed, stop, faint)
+            return _kernels(backend).visible(density, *packed, stop, faint)
     return reference.visible(density.detach(), *packed, stop, faint)
+
+
+def _kernels(backend: dispatch.Backend) -> ModuleType:
+    """The module of a backend; importing one takes what it is made with."""
+    if backend == "gpu":
+        from raymine.kernels.composite import gpu
+
+        return gpu
+    from raymine.kernels.composite import cpu
+
+    return cpu
 
 
 class _Composite(torch.autograd.Function):
@@ -74,21 +86,21 @@ class _Composite(torch.autograd.Function):
         count: Tensor,
         background: Tensor,
         stop: float,
+        backend: dispatch.Backend,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from raymine.kernels.composite import cpu
-
         rows = (density, colour, t_start, t_end, first, count, background)
         with dispatch.kernel_lock:
-            *out, after = cpu.forward(rows, stop)
+            *out, after = _kernels(backend).forward(rows, stop)
+        ctx.backend = backend
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*rows, out[1], out[3], after)
-        return tuple(out)  # type: ignore[return-value]  # four tensors
+        return tuple(out)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        from raymine.kernels.composite import cpu
-
         *rows, opacity, weights, after = ctx.saved_tensors
         with dispatch.kernel_lock:
-            to_density, to_colour, to_background = cpu.backward(tuple(rows), opacity, weights, after, grads)
-        return to_density, to_colour, None, None, None, None, to_background, None
+            to_density, to_colour, to_background = _kernels(ctx.backend).backward(
+                tuple(rows), opacity, weights, after, grads
+            )
+        return to_density, to_colour, None, None, None, None, to_background, None, None
