@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
@@ -16,8 +18,8 @@ from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
 BOX = ((-1.0, -1.0, -1.0), (1.0, 1.0, 1.0))
 
 
-def both(*arguments) -> tuple[Marched, Marched]:  # type: ignore[no-untyped-def]
-    with dispatch.force("cpu"):
+def both(*arguments, backend: str = "cpu") -> tuple[Marched, Marched]:  # type: ignore[no-untyped-def]
+    with dispatch.force(backend):  # type: ignore[arg-type]
         got = march(*arguments)
     with dispatch.force("reference"):
         return got, march(*arguments)
@@ -79,17 +81,27 @@ def random_grid(levels: int, res: int, share: float) -> Occupancy:
     return pack(occupied, (-1.0, -1.0, -1.5), (1.0, 1.25, 1.0))
 
 
-@pytest.mark.parametrize("n", [0, 1, 63, 400])
+# A direction parallel to a face divides by zero, on purpose; the interpreter warns of it.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("backend", "n"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 400), ("gpu", 0), ("gpu", 1), ("gpu", 40)]
+)
 @pytest.mark.parametrize("levels", [1, 2, 4])
 @pytest.mark.parametrize("spacing", [Spacing(0.02), Spacing(0.02, cone=0.01), Spacing(0.02, 0.05, 0.01)], ids=str)
-def test_backends_agree(n: int, levels: int, spacing: Spacing, poisoned: None) -> None:
+def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing, poisoned: None) -> None:
     grid = random_grid(levels, 16, 0.03)
     origins = torch.randn(n, 3) * 1.5
     directions = torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
     if n > 3:
         directions[:3] = torch.eye(3)  # zeros in a direction
     near, far, jitter = torch.full((n,), 0.05), torch.rand(n) * 12, torch.rand(n)
-    got, expected = both(origins, directions, near, far, grid, spacing, jitter)
+    arguments = (origins, directions, near, far, grid, spacing, jitter)
+    if backend == "gpu":
+        pytest.importorskip("triton")
+        grid = replace(grid, bits=grid.bits.to(TRITON_DEVICE), blocks=grid.blocks.to(TRITON_DEVICE))
+        origins, directions, near, far, jitter = (x.to(TRITON_DEVICE) for x in (origins, directions, near, far, jitter))
+        arguments = (origins, directions, near, far, grid, spacing, jitter)
+    got, expected = both(*arguments, backend=backend)
     # A midpoint within rounding of a cell's face may fall on either side of it: a handful of samples in a million.
     assert int((got.count != expected.count).sum()) <= n // 100
     assert abs(len(got.t_start) - len(expected.t_start)) <= n // 100

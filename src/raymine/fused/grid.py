@@ -7,6 +7,7 @@ import triton
 from torch import Tensor
 
 from raymine.fused.model import HalfModel
+from raymine.kernels.march.gpu import spacing_numbers
 from raymine.kernels.ngp_step.gpu_grid import list_cells, visit
 from raymine.samplers import OccupancySampler
 
@@ -24,8 +25,7 @@ class DeviceGrid:
         low, high = (torch.tensor(side, device=device) for side in (sampler.bounds.low, sampler.bounds.high))
         self._low, self._high = low, high
         self.box = torch.cat(((low + high) / 2, 2 / (high - low), low, high))
-        s = sampler.spacing
-        self.spacing = torch.tensor([s.shortest, min(s.longest, 1e30), s.cone, *s.knots], device=device).clamp(max=1e30)
+        self.spacing = spacing_numbers(sampler.spacing, device)
         self.half = max(1, min(config.cells, self.cells) // 2)
         self.decay = torch.full((), config.decay, device=device)
         self._listed = torch.zeros(2 * self.half, dtype=torch.int64, device=device)

@@ -11,11 +11,9 @@ from raymine.fused.buffers import Buffers
 from raymine.fused.grid import DeviceGrid
 from raymine.fused.model import HalfModel
 from raymine.kernels._triton import programs
-from raymine.kernels.march.gpu import march
+from raymine.kernels.march.gpu import CHUNK, march
 from raymine.kernels.ngp_step.gpu import infer
 
-_CHUNK = 128
-"""Intervals of a ray that are looked at together: 64 and 256 take as long."""
 SLOTS, STRIDE = 8, 8
 """Rays that a program follows at a time, and samples of each: 0.26 ms for 280 k samples, 16 x 4 take 0.33."""
 _PROGRAMS = 6
@@ -29,7 +27,7 @@ def march_rays(buffers: Buffers, grid: DeviceGrid, n_rays: Tensor) -> None:
         "CONE": config.cone > 0,
         "RES": config.resolution,
         "LEVELS": grid.levels,
-        "CHUNK": _CHUNK,
+        "CHUNK": CHUNK,
         "num_warps": 1,
     }
     arguments = (

@@ -26,7 +26,7 @@ Backend = Literal["reference", "cpu", "gpu"]
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "philox": ("reference", "cpu", "gpu"),
     "hash_grid": ("reference", "cpu", "gpu"),
-    "march": ("reference", "cpu"),
+    "march": ("reference", "cpu", "gpu"),
     "composite": ("reference", "cpu", "gpu"),
     "judge": ("reference", "cpu"),
     "select": ("reference", "cpu"),

@@ -34,6 +34,12 @@ class Occupancy:
         return self.bits.shape[0]
 
     @cached_property
+    def cells(self) -> Tensor:
+        """[G, res^3] uint8: 1 where a cell is occupied. One byte a cell, for kernels that look cells up one by one."""
+        place = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
+        return ((self.bits[:, :, None] >> place) & 1).reshape(self.levels, -1)
+
+    @cached_property
     def occupied_box(self) -> tuple[np.ndarray, np.ndarray]:
         """low, high [3] float32: a box that holds every occupied cell (on a grid of several levels, all of it)."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)

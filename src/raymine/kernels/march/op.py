@@ -55,7 +55,12 @@ def march(
             raise ConfigError(f"`{name}` is on {value.device} but the occupancy grid is on {grid.bits.device}.")
     if jitter is None:
         jitter = torch.zeros_like(near)
-    if dispatch.choose("march", origins.device) == "cpu":
+    backend = dispatch.choose("march", origins.device)
+    if backend == "gpu":
+        from raymine.kernels.march import gpu
+
+        t_start, t_end, ray_id, count = gpu.march_packed(origins, directions, near, far, grid, spacing, jitter)
+    elif backend == "cpu":
         from raymine.kernels.march import cpu
 
         with dispatch.kernel_lock:
