@@ -143,7 +143,12 @@ def _check_page(text: str, document: Document) -> None:
         assert re.search(r"<figcaption>[^<]{40,}</figcaption>", section[0]), name
     rows = re.search(r'<table id="results">.*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
     assert rows
-    cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows[1].strip().splitlines()]
+    lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row) for row in rows[1].strip().splitlines()]
+    policies = re.findall(r'<th scope="col">(.*?)</th>', text)[1:]
+    cells = [
+        [policy, *column]
+        for policy, column in zip(policies, zip(*(row[1:] for row in lines), strict=True), strict=True)
+    ]
     assert [[html.unescape(cell) for cell in row] for row in cells] == [list(row) for row in table_of(document).rows]
     for row, summary in zip(cells, document.summaries, strict=True):
         assert summary.psnr_end is not None

@@ -30,7 +30,7 @@ p, li, figcaption { max-width: 75ch; } .soft, figcaption { color: var(--soft); f
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--grid); text-align: right; white-space: nowrap; }
 th { font-size: .85rem; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
-td:first-child { font-weight: 600; position: sticky; left: 0; background: var(--paper); }
+th:first-child { position: sticky; left: 0; background: var(--paper); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px;
   align-items: start; }
 figure { margin: 0; padding: 12px; background: var(--card); border-radius: 8px; min-width: 0; }
@@ -204,15 +204,22 @@ def _lead(document: Document) -> str:
 
 def _table(document: Document) -> str:
     table = table_of(document)
-    head = "".join(f'<th scope="col" title="{_text(says)}">{_text(name)}</th>' for name, says in table.columns)
-    rows = "\n".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    # A row per figure: with the range over seeds in every cell, a column per figure would not fit a page.
+    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in (table.columns[0][0], *(r[0] for r in table.rows)))
+    lines = zip(table.columns[1:], *(row[1:] for row in table.rows), strict=True)
+    rows = "\n".join(
+        f'<tr><th scope="row" title="{_text(says)}">{_text(name)}</th>'
+        + "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for (name, says), *cells in lines
+    )
     meanings = "; ".join(f"<b>{_text(name)}</b> {_text(says)}" for name, says in table.columns[1:])
     notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
     spread = "Means over seeds, their range in brackets. " if document.seeds > 1 else ""
     return (
         f'<div class="scroll"><table id="results"><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody></table></div>\n"
-        f'<ul>{notes}</ul>\n<details class="soft"><summary>What the columns mean</summary>'
+        f'<ul>{notes}</ul>\n<details class="soft"><summary>What the rows mean</summary>'
         f"<p>{spread}{meanings}.</p></details>"
     )
 
