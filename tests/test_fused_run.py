@@ -1,0 +1,66 @@
+"""A whole run on the fused engine: loop, evaluation, checkpoint, resume and a look at the result."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from raymine import recipes
+from raymine.config import Every, Schedule
+from raymine.experiment import TrainRequest, load_run, train
+from raymine.experiment import prepare as preparing
+from raymine.fused import engine
+from raymine.rays import rays_for_camera
+from raymine.step import TrainConfig
+from test_bench_run import write_scene
+from test_fused import CONFIG, DEVICE, GPU
+
+pytest.importorskip("triton")
+
+
+def tiny(*_: object) -> TrainConfig:
+    """A recipe for these tests."""
+    return replace(CONFIG, deterministic=True)
+
+
+@pytest.fixture
+def _fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the interpreter's CPU were a GPU."""
+    monkeypatch.setattr(engine, "problem_with", lambda *_, **__: "")
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    # A picture takes the interpreter a minute.
+    schedule = Schedule(metrics=2, checkpoint=Every(steps=1), evaluate_views=1 if GPU else 0)
+    monkeypatch.setattr(preparing, "_schedule", lambda *_: schedule)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("_fused_anywhere")
+def test_a_fused_run_is_resumed_and_looked_at(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene")
+    steps = 40 if GPU else 2
+
+    def request(out: str, resume: bool = False) -> TrainRequest:
+        return TrainRequest(scene, steps=steps, device=DEVICE.type, out=tmp_path / out, resume=resume)
+
+    whole = train(request("whole"), warmup=lambda *_: None)
+    assert (whole.status, whole.step) == ("finished", steps)
+    assert (whole.best_psnr is not None) == GPU
+    run = load_run(whole.run, device=DEVICE.type)
+    assert type(run.renderer).__name__ == "FusedRenderer"
+    rays = rays_for_camera(run.scene.cameras[0], run.scene.frames[0].pose, run.scene.bounds, device=DEVICE)
+    few = replace(rays, **{n: getattr(rays, n)[::61] for n in ("origins", "directions", "near", "far")})
+    view = run.renderer.render(few, torch.ones(3, device=DEVICE))
+    assert torch.isfinite(view.colour).all()
+    # The same run without its last step, and that step again.
+    shutil.copytree(whole.run, tmp_path / "cut")
+    for path in (tmp_path / "cut/checkpoints").glob(f"step-{steps:08d}.*"):
+        path.unlink()
+    resumed = train(request("cut", resume=True), warmup=lambda *_: None)
+    assert resumed.step == steps
+    again = load_run(resumed.run, device=DEVICE.type)
+    for name, value in run.state.tensors().items():
+        assert torch.equal(value, again.state.tensors()[name]), name
