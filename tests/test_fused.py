@@ -194,7 +194,7 @@ def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -
         assert ((b.count[:n] - count).abs() <= 2).all()
 
 
-def test_rays_without_room_are_counted_and_the_buffers_grow() -> None:
+def test_rays_without_room_are_counted_and_get_nothing() -> None:
     trainer = trainer_for()
     trainer.draw()
     b = trainer.buffers
@@ -205,9 +205,23 @@ def test_rays_without_room_are_counted_and_the_buffers_grow() -> None:
     assert int(b.n_lost) == int((marched & (running > 64)).sum()) > 0
     assert int(b.n_samples) == int(b.count.sum())
     assert int(b.n_samples) <= 64
-    before = trainer.buffers.capacity
-    trainer._grow(int(b.n_lost))
-    assert trainer.buffers.capacity > before or before == 64
+
+
+def test_buffers_grow_until_every_ray_fits(caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(CONFIG, batch=BatchConfig(samples=64, min_rays=60, max_rays=60))
+    trainer = trainer_for(config, rays=60)
+    lost, room = [], [trainer.buffers.capacity]
+    for step in range(3):
+        trainer.advance(1)
+        lost.append(int(trainer.rows[step, 9]))
+        room.append(trainer.buffers.capacity)
+    assert lost[0] > 0
+    assert room[1] > room[0]
+    assert "rays found no room for their samples" in caplog.text
+    # As long as rays are lost there is more room the next time, and then none is.
+    assert lost[-1] == 0
+    assert all(after > before for before, after, n in zip(room, room[1:], lost, strict=False) if n)
+    assert int(trainer.buffers.n_samples) == int(trainer.buffers.n_marched)
 
 
 @pytest.mark.parametrize("name", ["default", *SHAPES])

@@ -35,7 +35,7 @@ from raymine.step import TrainConfig, TrainData, TrainState, create_state
 from .derive import summarise
 from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, train_for
 from .memory import step_memory
-from .policies import Policy, parse_policies
+from .policies import Policy, check_request, parse_policies
 from .probe import Probe, probe
 from .records import NAME, Document, Look, Run, Setting, Shapes, read_document, write_document
 from .snapshots import write_pictures
@@ -68,15 +68,11 @@ class MiningRequest:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise ConfigError(f"--seconds must be a positive number of seconds, got {self.seconds:g}.")
+        check_request(self.policies, self.seconds, self.views)
         if self.seeds < 1:
             raise ConfigError(f"--seeds must be at least 1, got {self.seeds}.")
-        if self.views < 1:
-            raise ConfigError(f"--views must be at least 1, got {self.views}.")
         if self.resume and self.out is None:
             raise ConfigError("--resume needs --out, the folder of the benchmark to continue.")
-        parse_policies(self.policies)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,15 @@ class Policy:
 
     name: str
     overrides: Mapping[str, JSON]
+
+
+def check_request(policies: str, seconds: float, views: int) -> None:
+    """What every benchmark of policies asks of its request; `ConfigError` in the words of the command line."""
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"--seconds must be a positive number of seconds, got {seconds:g}.")
+    if views < 1:
+        raise ConfigError(f"--views must be at least 1, got {views}.")
+    parse_policies(policies)
 
 
 def parse_policies(text: str) -> tuple[Policy, ...]:

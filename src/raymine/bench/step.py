@@ -6,10 +6,9 @@ Training runs as `raymine train --max-seconds` would run it; evaluation is outsi
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,20 +17,20 @@ import torch
 from torch import Tensor
 
 from raymine.config import replace_fields, to_json
-from raymine.errors import ConfigError, RunError, SceneError
+from raymine.errors import RunError, SceneError
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
-from raymine.files import JSON, resource_error
+from raymine.files import resource_error
 from raymine.fused import Engine, engine_for
 from raymine.rundir import Environment, describe_environment
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .derive import Curve, reached
 from .measure import Hooks, final_rays, step_time, train_for
-from .policies import parse_policies
+from .policies import check_request, parse_policies
 from .records import StepTime
 
 TARGETS = (30.0, 33.0, 35.0, 36.0)
@@ -48,22 +47,16 @@ class StepRequest:
     scene: str | Path
     policies: str = "hard"
     seconds: float = 20.0
-    seed: int = 0
     recipe: str = "ngp"
     device: str = "auto"
     downscale: int = 1
     views: int = 25
     out: Path | None = None
-    overrides: Mapping[str, JSON] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise ConfigError(f"--seconds must be a positive number of seconds, got {self.seconds:g}.")
-        if self.views < 1:
-            raise ConfigError(f"--views must be at least 1, got {self.views}.")
+        check_request(self.policies, self.seconds, self.views)
         if self.out is not None and self.out.is_dir():
             raise RunError(f"--out {self.out} is a folder; rows are appended to a file.", hint="Give a file name.")
-        parse_policies(self.policies)
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,6 @@ def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> li
             max_seconds=request.seconds,
             device=request.device,
             downscale=request.downscale,
-            overrides=request.overrides,
         )
     )
     scene, device = prepared.scene, prepared.device
@@ -155,7 +147,7 @@ class _Bench:
         ready = time.perf_counter() - started
         if cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
-        state = create_state(self.config, self.data, seed=request.seed, device=self.device)
+        state = create_state(self.config, self.data, seed=0, device=self.device)
         engine = engine_for(state, self.data)
 
         def look(_: TrainState, seconds: float) -> tuple[float, float]:
@@ -175,7 +167,7 @@ class _Bench:
             downscale=request.downscale,
             views=len(self.views.rig),
             policy=policy,
-            seed=request.seed,
+            seed=0,
             engine=engine.name,
             environment=describe_environment(self.device),
             shapes=_shapes(state, self.data),

@@ -72,7 +72,7 @@ class FusedTrainer:
         self.reload()
 
     def _room(self) -> int:
-        return int(ROOM * self.state.config.batch.samples) // _BLOCK * _BLOCK + _BLOCK
+        return _whole_blocks(ROOM * self.state.config.batch.samples)
 
     def _own_parameters(self) -> None:
         """Put the layers and their moments one after the other in memory, where one kernel updates them all."""
@@ -158,7 +158,7 @@ class FusedTrainer:
 
     def _grow(self, lost: int) -> None:
         """More room, since rays were lost for want of it."""
-        capacity = int(self.buffers.capacity * ROOM) // _BLOCK * _BLOCK
+        capacity = _whole_blocks(self.buffers.capacity * ROOM)
         _log.warning("%d rays found no room for their samples; there is now room for %d samples.", lost, capacity)
         self._graphs.pop("step", None)
         self.buffers = TrainBuffers(self.buffers.max_rays, capacity, self.state.device)
@@ -269,3 +269,8 @@ class FusedTrainer:
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
             SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, BLOCK=_BLOCK,
         )  # fmt: skip
+
+
+def _whole_blocks(samples: float) -> int:
+    """`samples`, rounded up to what `select` works in."""
+    return -int(-samples // _BLOCK) * _BLOCK
