@@ -20,7 +20,7 @@ from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
 from raymine.mining import HardConfig, MiningConfig
-from raymine.pixels import draw_uniform
+from raymine.pixels import PixelConfig, draw_uniform
 from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
 from raymine.samplers import OccupancyConfig
@@ -113,13 +113,24 @@ LENSES = (
 @pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
 @pytest.mark.parametrize("random", [True, False])
 def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
+    check_draw(replace(CONFIG, random_background=random), cameras)
+
+
+@pytest.mark.parametrize("rays", [1, 40])
+@pytest.mark.parametrize("cells", [50, 1 << 18])
+@pytest.mark.parametrize("reweight", [True, False])
+def test_it_draws_by_edges_as_the_plain_step_does(reweight: bool, cells: int, rays: int) -> None:
+    pixels = PixelConfig(policy="edges", coverage=0.37, reweight=reweight, cells=cells)
+    check_draw(replace(CONFIG, pixels=pixels), LENSES[:1], rays)
+
+
+def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40) -> None:
     scene, data = ball_scene()
     frames = [replace(frame, camera=i % len(cameras)) for i, frame in enumerate(scene.frames)]
     scene = replace(scene, cameras=cameras, frames=tuple(frames))
     data = replace(data, rig=CameraRig(scene, range(len(frames)), DEVICE))
-    config = replace(CONFIG, random_background=random)
     state = create_state(config, data, seed=3, device=DEVICE)
-    state.rays = 512 if GPU else 40
+    state.rays = rays
     trainer = FusedTrainer(state, data)
     poison(trainer)
     trainer.draw()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from raymine.pixels import PixelSampler
 from raymine.step import TrainData
 
 
@@ -32,3 +33,34 @@ class DeviceImages:
                 self.masks[span] = torch.from_numpy(np.ascontiguousarray(mask).reshape(-1)).to(device)
         self.rig = data.rig.table.contiguous()
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
+
+
+class DevicePixels:
+    """The cells that rays are drawn by, as `kernels.ngp_step.gpu_pixels.draw_by_score` wants them.
+
+    scored: whether any ray is drawn by cell; weighed: whether rays have weights. What is not needed is empty.
+    """
+
+    def __init__(self, sampler: PixelSampler, device: torch.device) -> None:
+        score, config = sampler.score, sampler.config
+        self.scored = score is not None
+        self.weighed = self.scored and config.reweight
+        self.coverage = torch.tensor([config.coverage], dtype=torch.float64, device=device)
+        self.side, self.cells = 1, 0
+        self.running, self.weights = torch.zeros(1, dtype=torch.float64, device=device), torch.zeros(1, device=device)
+        self.boxes = self.firsts = torch.zeros(1, dtype=torch.int32, device=device)
+        if score is None:
+            return
+        cells = score.cells
+        self.side, self.cells = cells.side, len(cells)
+        every = np.arange(len(cells))
+        self.running = score.table.to(device)
+        self.boxes = torch.from_numpy(np.stack(cells.boxes(every), 1).astype(np.int32)).to(device)
+        self.weights = torch.from_numpy(score.weight(every, config.coverage)).float().to(device)
+        self.firsts = torch.from_numpy(np.stack((cells.first, cells.columns), 1).astype(np.int32)).to(device)
+
+    @property
+    def arguments(self) -> tuple[torch.Tensor | int, ...]:
+        """In the order of the kernel."""
+        tables = (self.coverage, self.running, self.boxes, self.weights, self.firsts)
+        return (*tables, self.side, self.cells, self.cells.bit_length())

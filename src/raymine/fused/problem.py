@@ -22,6 +22,6 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
         return f"the fused step draws hard samples by Poisson draws without `winsor`, not by {mining.hard.draw}"
     if config.optimiser.beta1 == 0:
         return "the fused step updates networks with momentum, and optimiser.beta1 is 0"
-    if config.pixels.policy != "uniform":
-        return f"the fused step draws pixels evenly, not by {config.pixels.policy}"
+    if config.pixels.follows_error:
+        return f"the fused step draws pixels evenly or by edges, not by {config.pixels.policy}"
     return ""

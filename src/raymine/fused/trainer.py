@@ -17,7 +17,7 @@ import triton
 from raymine.contracts import StepReport
 from raymine.fused.buffers import ROOM, TrainBuffers
 from raymine.fused.grid import DeviceGrid
-from raymine.fused.images import DeviceImages
+from raymine.fused.images import DeviceImages, DevicePixels
 from raymine.fused.model import HalfModel, layers_of
 from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import power_of_two, programs
@@ -66,6 +66,7 @@ class FusedTrainer:
         kind = torch.int64 if self.fixed else torch.float32
         self.table_grad = torch.zeros_like(state.field.table, dtype=kind)
         self.images = DeviceImages(data, device)
+        self.pixels = DevicePixels(state.pixels, device)
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
         self.buffers = TrainBuffers(state.config.batch.max_rays, self._room(), device)
@@ -211,9 +212,9 @@ class FusedTrainer:
         opencv, fisheye = self.data.rig.lens_steps
         draw[(triton.cdiv(b.max_rays, 256),)](
             self.n_rays, self.seed, self.step, len(self.data.rig), opencv, fisheye, self.images.pixels,
-            self.images.masks, self.images.places, self.images.rig, self.images.background, b.rays, b.harmonics,
-            b.wanted, b.jitter, RANDOM=config.random_background, MASKED=self.images.masked, OPENCV=opencv > 0,
-            FISHEYE=fisheye > 0, BLOCK=256,
+            self.images.masks, self.images.places, self.images.rig, self.images.background, *self.pixels.arguments,
+            b.rays, b.harmonics, b.wanted, b.jitter, RANDOM=config.random_background, MASKED=self.images.masked,
+            OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=self.pixels.scored, WEIGHED=self.pixels.weighed, BLOCK=256,
         )  # fmt: skip
 
     def judge(self) -> None:

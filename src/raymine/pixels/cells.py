@@ -42,8 +42,12 @@ class Cells:
         self, cell: np.ndarray, down: np.ndarray, across: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """image, y, x [R] of an even draw within each cell [R] by two random 32-bit words [R], held in int64."""
-        image, top, left, height, width = _boxes(self.sizes, self.side, self.first, self.columns, cell)
+        image, top, left, height, width = self.boxes(cell)
         return image, top + (down * height >> 32), left + (across * width >> 32)
+
+    def boxes(self, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """image, top, left, height, width [n] int64, in pixels, of cells [n]."""
+        return _boxes(self.sizes, self.side, self.first, self.columns, cell)
 
     def spread(self, values: np.ndarray, index: int) -> np.ndarray:
         """Values of all cells [N] -> [H, W]: image `index` with the value of its cell in each pixel."""

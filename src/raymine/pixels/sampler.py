@@ -48,13 +48,16 @@ class _Pending(NamedTuple):
 
 
 class PixelSampler:
-    """Which pixels are seen, by the policy of the config. It lives on the CPU; `observe` takes errors of any device."""
+    """Which pixels are seen, by the policy of the config. It lives on the CPU; `observe` takes errors of any device.
+
+    score: the cells and their table; None where all pixels are drawn evenly.
+    """
 
     def __init__(self, config: PixelConfig, images: ImageSource) -> None:
         """A policy that follows edges reads every image here, one at a time."""
         self.config = config
         self.sizes = torch.from_numpy(images.sizes)
-        self._score = None if config.policy == "uniform" else Score(config, images)
+        self.score = None if config.policy == "uniform" else Score(config, images)
         self._pending: _Pending | None = None
 
     @property
@@ -65,17 +68,17 @@ class PixelSampler:
     def tensors(self) -> dict[str, Tensor]:
         """Everything to save, by name; copying saved values back into these restores the sampler."""
         self._settle()
-        if self._score is None or self._score.error is None:
+        if self.score is None or self.score.error is None:
             return {}
-        return {"error": self._score.error.values, "table": self._score.table}
+        return {"error": self.score.error.values, "table": self.score.table}
 
     def draw(self, n: int, seed: int, step: int) -> Drawn:
         """n pixels for step `step`: first those drawn evenly, then those drawn by cell, in the order of the cells."""
-        if self._score is None:
+        if self.score is None:
             return Drawn(draw_uniform(self.sizes, n, seed, step), None)
         self._settle()
         if self.learns and step % self.config.refresh == 0:
-            self._score.refresh()
+            self.score.refresh()
         wanted = n * self.config.coverage
         word = words(seed, step, Stream.CELL, 1 + 3 * (n - math.floor(wanted))).numpy()
         evenly = math.floor(wanted + word[0] * 2.0**-32)
@@ -83,13 +86,13 @@ class PixelSampler:
         number, down, across = word[1:].reshape(3, -1)[:, : n - evenly]
         # One number from each of as many equal parts of 0 .. 1 as there are rays: on the whole as likely as independent
         # ones, but spread more evenly, and quicker to look up, being sorted.
-        cell = self._score.find((np.arange(n - evenly) + number * 2.0**-32) / (n - evenly))
-        hard = self._score.cells.place(cell, down, across)
+        cell = self.score.find((np.arange(n - evenly) + number * 2.0**-32) / (n - evenly))
+        hard = self.score.cells.place(cell, down, across)
         pixels = Pixels(*(torch.cat((a, torch.from_numpy(b))) for a, b in zip(even, hard, strict=True)))
         if not self.config.reweight:
             return Drawn(pixels, None)
-        cells = np.concatenate((self._score.cells.of(*(part.numpy() for part in even)), cell))
-        return Drawn(pixels, torch.from_numpy(self._score.weight(cells, self.config.coverage)).float())
+        cells = np.concatenate((self.score.cells.of(*(part.numpy() for part in even)), cell))
+        return Drawn(pixels, torch.from_numpy(self.score.weight(cells, self.config.coverage)).float())
 
     def observe(self, pixels: Pixels, error: Tensor) -> None:
         """Remember the squared errors [R] of the rays through `pixels` [R]; no effect unless the policy follows errors.
@@ -116,10 +119,10 @@ class PixelSampler:
 
     def heat(self, index: int) -> Tensor:
         """[H, W] float32: the score of each pixel of image `index` as it is now; over even draws its mean is 1."""
-        if self._score is None:
+        if self.score is None:
             return torch.ones(self.sizes[index].tolist())
         self._settle()
-        return self._score.heat(index)
+        return self.score.heat(index)
 
     def _settle(self) -> None:
         """Take in the errors that were on their way."""
@@ -129,7 +132,7 @@ class PixelSampler:
             self._remember(pending.pixels, pending.error)
 
     def _remember(self, pixels: Pixels, error: Tensor) -> None:
-        assert self._score is not None
-        assert self._score.error is not None
-        cell = self._score.cells.of(*(part.numpy() for part in pixels))
-        self._score.error.observe(cell, error.numpy())
+        assert self.score is not None
+        assert self.score.error is not None
+        cell = self.score.cells.of(*(part.numpy() for part in pixels))
+        self.score.error.observe(cell, error.numpy())

@@ -7,10 +7,10 @@ import triton.language as tl
 
 from raymine.kernels.ngp_step import inputs
 from raymine.kernels.ngp_step.gpu_lens import through_lens
-from raymine.kernels.philox.gpu import below, uniform, word
+from raymine.kernels.ngp_step.gpu_pixels import draw_by_score, draw_evenly
+from raymine.kernels.philox.gpu import uniform
 from raymine.kernels.philox.op import Stream
 
-_PIXEL: tl.constexpr = tl.constexpr(int(Stream.PIXEL))
 _BACKGROUND: tl.constexpr = tl.constexpr(int(Stream.BACKGROUND))
 _JITTER: tl.constexpr = tl.constexpr(int(Stream.JITTER))
 _C0, _C1, _C2 = tl.constexpr(inputs.C0), tl.constexpr(inputs.C1), tl.constexpr(inputs.C2)
@@ -41,16 +41,18 @@ def put_harmonics(out, x, y, z, live):
     tl.store(out + 15, (x * (3 * yy - xx) * _C3_3).to(tl.float16), mask=live)
 
 
-@triton.jit(do_not_specialize=["images", "opencv_steps", "fisheye_steps"])
+@triton.jit(do_not_specialize=["images", "opencv_steps", "fisheye_steps", "side", "cells", "halvings"])
 def draw(
     n_rays, seed, step, images, opencv_steps, fisheye_steps, pixels, masks, places, rig, background,
-    rays, harmonics, wanted, jitter,
-    RANDOM: tl.constexpr, MASKED: tl.constexpr, OPENCV: tl.constexpr, FISHEYE: tl.constexpr, BLOCK: tl.constexpr,
+    coverage, running, boxes, weights, firsts, side, cells, halvings, rays, harmonics, wanted, jitter,
+    RANDOM: tl.constexpr, MASKED: tl.constexpr, OPENCV: tl.constexpr, FISHEYE: tl.constexpr, SCORED: tl.constexpr,
+    WEIGHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Even draws, as `pixels.draw_uniform` and `pixels.draw_backgrounds` make them.
+    """Pixels as `pixels.PixelSampler` draws them, backgrounds as `pixels.draw_backgrounds` does.
 
     pixels [P] int32: RGBA, straight alpha; masks [P] uint8; places [images, 3] int64: first pixel, height, width.
     rig [19 and more, images]: pose (12), near, far, time, then the lens as `through_lens` wants it. background [3].
+    coverage to halvings: see `draw_by_score`, where SCORED. WEIGHED: rays have a weight for how likely their cell is.
     -> rays [R, 8], harmonics [R, 16], wanted [R, 8], jitter [R].
     """
     n = tl.load(n_rays)
@@ -58,12 +60,16 @@ def draw(
     live = r < n
     now = tl.load(step)
     s0, s1 = tl.load(seed), tl.load(seed + 1)
-    image = below(word(s0, s1, now, _PIXEL, r), images)
+    if SCORED:
+        image, y, x, weight = draw_by_score(
+            s0, s1, now, r, n, images, places, live, coverage, running, boxes, weights, firsts, side, cells, halvings,
+            WEIGHED,
+        )  # fmt: skip
+    else:
+        image, y, x = draw_evenly(s0, s1, now, r, n, images, places, live)
+        weight = x * 0.0 + 1.0
     place = places + image * 3
-    height = tl.load(place + 1, mask=live, other=1).to(tl.int32)
     width = tl.load(place + 2, mask=live, other=1).to(tl.int32)
-    y = below(word(s0, s1, now, _PIXEL, n + r), height)
-    x = below(word(s0, s1, now, _PIXEL, 2 * n + r), width)
     at = tl.load(place, mask=live, other=0) + y * width + x
     rgba = tl.load(pixels + at, mask=live, other=0)
     alpha = ((rgba >> 24) & 255).to(tl.float32) / 255.0
@@ -94,9 +100,8 @@ def draw(
         colour = ((rgba >> (8 * c)) & 255).to(tl.float32) / 255.0
         tl.store(row + c, behind + alpha * (colour - behind), mask=live)
         tl.store(row + 3 + c, behind, mask=live)
-    weight = alpha * 0 + 1.0
     if MASKED:
-        weight = tl.where(tl.load(masks + at, mask=live, other=0) > 0, 1.0, 0.0)
+        weight = tl.where(tl.load(masks + at, mask=live, other=0) > 0, weight, 0.0)
     tl.store(row + 6, weight, mask=live)
     tl.store(jitter + r, uniform(s0, s1, now, _JITTER, r), mask=live)
 
