@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -124,6 +124,8 @@ class Options:
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
     burst: int = 1
+    lose: Callable[[int], int] = lambda _: 0
+    """Rays that a step (from 1) finds no room for."""
 
 
 def train(path: Path, options: Options, observer: Observer | None = None) -> tuple[RunResult, FakeState, LoopState]:
@@ -136,7 +138,10 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
             run=run,
             state=state,
             advance=lambda most: [
-                advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
+                replace(report, lost=options.lose(report.step + 1))
+                for report in (
+                    advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
+                )
             ],
             fresh=FakeState,
             schedule=options.schedule,

@@ -140,6 +140,15 @@ def test_isolated_non_finite_steps_are_skipped_and_recorded(tmp_path: Path) -> N
     assert [(r["step"], r["loss"] is None, r["skipped"]) for r in rows][2] == (3, True, 1)
 
 
+def test_rays_without_room_are_an_event(tmp_path: Path) -> None:
+    seen = SignalAt(None)
+    train(tmp_path / "a", Options(steps=8, lose=lambda s: {2: 5, 3: 1}.get(s, 0), burst=4), seen)
+    events = [(e.step, e.level, e.message) for e in seen.events if e.kind == "lost-rays"]
+    assert events == [
+        (4, "warning", "6 rays found no room for their samples and were left out; there is more room now")
+    ]
+
+
 def test_eight_non_finite_steps_roll_back_to_the_last_checkpoint(tmp_path: Path) -> None:
     seen = SignalAt(None)
     options = Options(steps=30, poison=lambda s: 12 <= s < 20, schedule=EVERY_STEP)

@@ -1,172 +1,38 @@
-"""Every stage of the fused step against its reference: on the GPU, and in Triton's interpreter where there is none."""
+"""Every stage of the fused step against its reference, draws excepted, and whole steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from conftest import forbidden_to_wait, requires_gpu
-from raymine.contracts import Bounds, Camera, StepReport
-from raymine.fields import HashFieldConfig
+from fused_for_tests import (
+    CONFIG,
+    DEVICE,
+    GPU,
+    POISSON,
+    SHAPES,
+    close,
+    data_on,
+    halved,
+    packed_of,
+    poison,
+    trainer_for,
+)
+from raymine.contracts import StepReport
+from raymine.fused import stages
+from raymine.fused.renderer import FusedRenderer
+from raymine.fused.trainer import FusedTrainer
 from raymine.kernels.adam import reference as adam_reference
-from raymine.kernels.composite.op import Packed
-from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.judge import reference as judge_reference
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
-from raymine.kernels.philox import reference as philox_reference
-from raymine.mining import HardConfig, MiningConfig
-from raymine.pixels import PixelConfig, draw_uniform
-from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
-from raymine.samplers import OccupancyConfig
-from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step import TrainConfig, create_state, train_step
 from raymine.step.config import BatchConfig
-from raymine.step.optimiser import OptimiserConfig
-from raymine.step.train import draw_batch
-from scenes_for_tests import SIZE, MemoryImages, ball_scene
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-GPU = DEVICE.type == "cuda"
-triton = pytest.importorskip("triton")
-
-from raymine.fused import stages  # noqa: E402
-from raymine.fused.renderer import FusedRenderer  # noqa: E402
-from raymine.fused.trainer import FusedTrainer  # noqa: E402
-
-POISSON = MiningConfig(policy="hard", hard=HardConfig(draw="poisson"))
-SAMPLES = 1 << 14 if GPU else 192
-CONFIG = TrainConfig(
-    field=HashFieldConfig(GridSpec(levels=4, features=4, log2_entries=9, base=4, finest=32), width=16),
-    occupancy=OccupancyConfig(resolution=16, step=0.06, every=4, full_steps=8, cells=1 << 8),
-    batch=BatchConfig(samples=SAMPLES, max_rays=SAMPLES),
-    optimiser=OptimiserConfig(warmup=10, final=0.3, average=0.1),
-    mining=POISSON,
-)
-SHAPES = {
-    "16 x 2, three layers": HashFieldConfig(GridSpec(16, 2, 9, 4, 32), width=32, colour_layers=3),
-    "5 x 1, one layer": HashFieldConfig(GridSpec(5, 1, 9, 4, 32), width=24, geometry=9, colour_layers=1),
-    "3 x 8": HashFieldConfig(GridSpec(3, 8, 9, 4, 32), width=64, geometry=16),
-}
-
-
-def data_on(device: torch.device, unbounded: bool = False) -> TrainData:
-    scene, data = ball_scene()
-    bounds = Bounds(data.bounds.low, data.bounds.high, levels=3) if unbounded else data.bounds
-    return replace(data, rig=CameraRig(replace(scene, bounds=bounds), range(len(data.rig)), device), bounds=bounds)
-
-
-def trainer_for(config: TrainConfig = CONFIG, unbounded: bool = False, rays: int = 0) -> FusedTrainer:
-    data = data_on(DEVICE, unbounded)
-    state = create_state(config, data, seed=3, device=DEVICE)
-    state.rays = rays or (512 if GPU else 12)
-    with torch.no_grad():
-        # A field with something in it: parameters of a fresh one are close to 0.
-        state.field.table.copy_(torch.randn_like(state.field.table))
-    return FusedTrainer(state, data)
-
-
-def halved(state: TrainState) -> TrainState:
-    """The same with parameters rounded as the kernels see them."""
-    with torch.no_grad():
-        for parameter in state.field.parameters():
-            parameter.copy_(parameter.half().float())
-    return state
-
-
-def close(got: Tensor, expected: Tensor, bound: float) -> None:
-    """By norm, as rounding to float16 allows; NaN never passes."""
-    assert got.shape == expected.shape
-    distance = (got.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-12)
-    assert float(distance) < bound, float(distance)
-
-
-def poison(trainer: FusedTrainer) -> None:
-    """An element that nobody writes shows up."""
-    b = trainer.buffers
-    for part in (b.rays, b.wanted, b.harmonics, b.t_start, b.t_end, b.raw, b.gradient, b.size, b.weight, b.jitter):
-        part.fill_(float("nan"))
-    for part in (b.ray_id, b.index, b.first, b.running, b.seen):
-        part.fill_(1 << 30)
-    trainer.parts.fill_(float("nan"))
-    trainer.sums.fill_(float("nan"))
-
-
-def packed_of(trainer: FusedTrainer) -> tuple[Packed, Tensor]:
-    """The samples of the trainer's buffers as a reference wants them, and their rays."""
-    b, n, rays = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.n_rays)
-    packed = Packed(b.t_start[:n], b.t_end[:n], b.first[:rays].long(), b.count[:rays].long())
-    return packed, b.ray_id[:n].long()
-
-
-LENSES = (
-    Camera(24, 24, 30.0, 30.0, 12.0, 12.0),
-    Camera(24, 24, 30.0, 28.0, 11.0, 12.5, model="opencv", distortion=(0.08, -0.03, 0.004, -0.002, 0.01)),
-    Camera(24, 24, 20.0, 20.0, 12.0, 12.0, model="fisheye", distortion=(0.05, -0.01, 0.003, 0.0)),
-)
-
-
-@pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
-@pytest.mark.parametrize("random", [True, False])
-def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
-    check_draw(replace(CONFIG, random_background=random), cameras)
-
-
-@pytest.mark.parametrize("rays", [1, 40])
-@pytest.mark.parametrize("cells", [50, 1 << 18])
-@pytest.mark.parametrize("reweight", [True, False])
-def test_it_draws_by_edges_as_the_plain_step_does(reweight: bool, cells: int, rays: int) -> None:
-    pixels = PixelConfig(policy="edges", coverage=0.37, reweight=reweight, cells=cells)
-    check_draw(replace(CONFIG, pixels=pixels), LENSES[:1], rays)
-
-
-def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40) -> None:
-    scene, data = ball_scene()
-    frames = [replace(frame, camera=i % len(cameras)) for i, frame in enumerate(scene.frames)]
-    scene = replace(scene, cameras=cameras, frames=tuple(frames))
-    data = replace(data, rig=CameraRig(scene, range(len(frames)), DEVICE))
-    state = create_state(config, data, seed=3, device=DEVICE)
-    state.rays = rays
-    trainer = FusedTrainer(state, data)
-    poison(trainer)
-    trainer.draw()
-    b = trainer.buffers
-    batch = draw_batch(state, trainer.data)
-    n = state.rays
-    assert torch.allclose(b.rays[:n, :3], batch.rays.origins, atol=1e-6)
-    assert torch.allclose(b.rays[:n, 3:6], batch.rays.directions, atol=1e-6)
-    assert torch.equal(b.rays[:n, 6], batch.rays.near)
-    assert torch.equal(b.rays[:n, 7], batch.rays.far)
-    assert torch.allclose(b.wanted[:n, :3], batch.wanted.colour, atol=1e-6)
-    assert torch.allclose(b.wanted[:n, 3:6], batch.wanted.background, atol=1e-6)
-    assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
-    harmonics = ngp_reference.harmonics(batch.rays.directions)
-    assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
-
-
-def test_masked_pixels_weigh_nothing() -> None:
-    data = data_on(DEVICE)
-    half = np.zeros((SIZE, SIZE), np.uint8)
-    half[:, SIZE // 2 :] = 255
-
-    class Masked(MemoryImages):
-        def mask(self, index: int) -> np.ndarray | None:
-            return half if index % 2 else None
-
-    images = Masked([data.images.image(i) for i in range(len(data.rig))])
-    trainer = FusedTrainer(
-        create_state(CONFIG, replace(data, images=images), seed=3, device=DEVICE), replace(data, images=images)
-    )
-    trainer.draw()
-    n = trainer.state.rays
-    image, _, x = draw_uniform(torch.from_numpy(images.sizes), n, 3, 0)
-    expected = ((image % 2 == 0) | (x >= SIZE // 2)).float()
-    assert torch.equal(trainer.buffers.wanted[:n, 6].cpu(), expected)
-    assert 0 < float(expected.mean()) < 1
 
 
 def some_cells(trainer: FusedTrainer, share: float) -> None:
@@ -218,17 +84,15 @@ def test_rays_without_room_are_counted_and_get_nothing() -> None:
     assert int(b.n_samples) <= 64
 
 
-def test_buffers_grow_until_every_ray_fits(caplog: pytest.LogCaptureFixture) -> None:
+def test_buffers_grow_until_every_ray_fits() -> None:
     config = replace(CONFIG, batch=BatchConfig(samples=64, min_rays=60, max_rays=60))
     trainer = trainer_for(config, rays=60)
     lost, room = [], [trainer.buffers.capacity]
-    for step in range(3):
-        trainer.advance(1)
-        lost.append(int(trainer.rows[step, 9]))
+    for _ in range(3):
+        lost.append(trainer.advance(1)[0].lost)
         room.append(trainer.buffers.capacity)
     assert lost[0] > 0
     assert room[1] > room[0]
-    assert "rays found no room for their samples" in caplog.text
     # As long as rays are lost there is more room the next time, and then none is.
     assert lost[-1] == 0
     assert all(after > before for before, after, n in zip(room, room[1:], lost, strict=False) if n)
@@ -297,33 +161,6 @@ def test_judging_is_the_reference(kind: str) -> None:
     assert float(trainer.found[1]) == pytest.approx(float(error.mean()), rel=1e-4)
     p = size.double() / size.double().sum()
     assert float(trainer.found[2]) == pytest.approx(float((n * p.square().sum()).sqrt()), rel=1e-3)
-
-
-@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
-def test_choosing_is_what_the_policy_says(policy: str) -> None:
-    trainer = trainer_for(replace(CONFIG, mining=replace(POISSON, policy=policy)))  # type: ignore[arg-type]
-    poison(trainer)
-    trainer.draw()
-    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
-    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
-    trainer.judge()
-    trainer.select()
-    b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
-    index, weight = b.index[:chosen].long(), b.weight[:chosen]
-    assert (index.diff() > 0).all()
-    if policy == "none":
-        assert torch.equal(index, torch.arange(n, device=DEVICE))
-        assert (weight == 1).all()
-        return
-    size = b.size[:n]
-    assert (size[index] > 0).all()
-    if policy == "prune":
-        assert chosen == int((size > 0).sum())
-        return
-    chance = (size * trainer.control[0]).clamp_max(1)
-    number = (philox_reference.words(3, 0, 6, n, DEVICE) >> 8).float() * 2.0**-24
-    assert torch.equal(index, (number < chance).nonzero()[:, 0])
-    assert torch.allclose(weight, 1 / chance[index])
 
 
 @pytest.mark.parametrize("name", ["default", *SHAPES])

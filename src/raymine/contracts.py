@@ -216,7 +216,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one training step did, as plain numbers (reading it may synchronise; the loop reads it rarely)."""
+    """What one training step did, as plain numbers (reading it may synchronise; the loop reads it rarely).
+
+    lost: rays that found no room for their samples.
+    """
 
     step: int
     loss: float
@@ -227,6 +230,7 @@ class StepReport:
     learning_rate: float
     finite: bool = True
     extra: dict[str, float] = field(default_factory=dict)
+    lost: int = 0
 
 
 class Field(Protocol):

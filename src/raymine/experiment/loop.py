@@ -132,6 +132,10 @@ class Loop:
         for report in reports:
             if self._count(report):
                 break
+        lost = sum(report.lost for report in reports)
+        if lost:
+            message = f"{lost} rays found no room for their samples and were left out; there is more room now"
+            self._event("lost-rays", message, level="warning")
         self._update_horizon(before)
         finished = self._finished()
         if state.step % schedule.metrics == 0 or finished:

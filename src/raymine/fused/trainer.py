@@ -16,6 +16,7 @@ import triton
 
 from raymine.contracts import StepReport
 from raymine.fused.buffers import ROOM, TrainBuffers
+from raymine.fused.draws import Course, choose
 from raymine.fused.grid import DeviceGrid
 from raymine.fused.images import DeviceImages, DevicePixels
 from raymine.fused.model import HalfModel, layers_of
@@ -147,20 +148,19 @@ class FusedTrainer:
             state.miner.tau.copy_(self.tau[0])
         self._known = self._counters()
         reports = [self._report(step, rows[step % RING]) for step in range(first, state.step)]
-        lost = int(sum(rows[step % RING][9] for step in range(first, state.step)))
-        if lost:
-            self._grow(lost)
+        if any(report.lost for report in reports):
+            self._grow()
         return reports
 
     def _report(self, step: int, row: np.ndarray) -> StepReport:
-        loss, error, rays, marched, chosen, tau, wanted, rate, counts, _ = (float(value) for value in row)
+        loss, error, rays, marched, chosen, tau, wanted, rate, counts, lost = (float(value) for value in row)
         extra = {"tau": tau, "budget": wanted} if self.state.miner is not None else {}
-        return StepReport(step, loss, error, int(rays), int(marched), int(chosen), rate, counts > 0, extra)
+        return StepReport(step, loss, error, int(rays), int(marched), int(chosen), rate, counts > 0, extra, int(lost))
 
-    def _grow(self, lost: int) -> None:
+    def _grow(self) -> None:
         """More room, since rays were lost for want of it."""
         capacity = _whole_blocks(self.buffers.capacity * ROOM)
-        _log.warning("%d rays found no room for their samples; there is now room for %d samples.", lost, capacity)
+        _log.info("There is now room for %d samples.", capacity)
         self._graphs.pop("step", None)
         self.buffers = TrainBuffers(self.buffers.max_rays, capacity, self.state.device)
 
@@ -168,7 +168,7 @@ class FusedTrainer:
         sampler = self.state.sampler
         everything = not sampler.swept or step < sampler.config.full_steps
         # Before the first sweep there is nothing to remember.
-        self.grid.decay.fill_(sampler.config.decay if sampler.swept else 0.0)
+        self.grid.decay.fill_(sampler.config.decay_at(step) if sampler.swept else 0.0)
         sampler.swept = True
         name = "all cells" if everything else "some cells"
         self._replay(name, lambda: self.grid.update(self.model, everything))
@@ -232,6 +232,9 @@ class FusedTrainer:
 
     def select(self) -> None:
         b, mining = self.buffers, self.state.config.mining
+        if mining.policy == "hard" and mining.hard.draw != "poisson":
+            choose(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
+            return
         blocks = b.capacity // _BLOCK
         for write in (False, True):
             select[(blocks,)](

@@ -1,4 +1,7 @@
-"""Choosing samples in Triton: which are taken is computed twice, to count them and to write them in order."""
+"""Choosing samples in Triton. Which a Poisson draw takes is computed twice, to count them and to write them in order.
+
+Draws that need all samples at once, by a running sum or by a sort, get here what they add up or sort by (`keys`).
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,23 @@ def select(
         tl.store(weight + place, 1.0 / tl.maximum(chance, 1e-30) if UNBIASED else chance * 0 + 1.0, mask=taken)
     else:
         tl.store(counts + block, tl.sum(ones))
+
+
+@triton.jit
+def keys(
+    size, n_samples, control, wanted, seed, step, out,
+    STREAM: tl.constexpr, RACE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out [capacity] float64, symbols as in `mining.draw`; wanted [1]: b. RACE: keys of the race, LARGEST: -p, infinite
+    where nothing can be taken; else the chance of each sample, with the draw's one number added to the first.
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < tl.load(n_samples)
+    chance = tl.load(size + i, mask=live, other=0.0) * tl.load(control)
+    number = uniform(tl.load(seed), tl.load(seed + 1), tl.load(step), STREAM, i)
+    if RACE or LARGEST:
+        p = (chance / tl.maximum(tl.load(wanted), 1e-30)).to(tl.float64)
+        key = -tl.log(1.0 - number.to(tl.float64)) / tl.where(p > 0, p, 1.0) if RACE else -p
+        tl.store(out + i, tl.where(p > 0, key, float("inf")))
+    else:
+        tl.store(out + i, tl.minimum(chance, 1.0).to(tl.float64) + tl.where(i == 0, number, 0.0))

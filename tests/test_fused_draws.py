@@ -1,0 +1,141 @@
+"""What the fused step draws, against the plain step: rays by pixel, samples by policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fused_for_tests import (
+    CONFIG,
+    DEVICE,
+    POISSON,
+    data_on,
+    poison,
+    trainer_for,
+)
+from raymine.contracts import Camera
+from raymine.fused import stages
+from raymine.fused.trainer import FusedTrainer
+from raymine.kernels.ngp_step import reference as ngp_reference
+from raymine.kernels.philox import reference as philox_reference
+from raymine.mining import HardConfig, Miner, MiningConfig
+from raymine.pixels import PixelConfig, draw_uniform
+from raymine.rays import CameraRig
+from raymine.step import TrainConfig, create_state
+from raymine.step.train import draw_batch
+from scenes_for_tests import SIZE, MemoryImages, ball_scene
+
+LENSES = (
+    Camera(24, 24, 30.0, 30.0, 12.0, 12.0),
+    Camera(24, 24, 30.0, 28.0, 11.0, 12.5, model="opencv", distortion=(0.08, -0.03, 0.004, -0.002, 0.01)),
+    Camera(24, 24, 20.0, 20.0, 12.0, 12.0, model="fisheye", distortion=(0.05, -0.01, 0.003, 0.0)),
+)
+
+
+@pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
+@pytest.mark.parametrize("random", [True, False])
+def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
+    check_draw(replace(CONFIG, random_background=random), cameras)
+
+
+@pytest.mark.parametrize("rays", [1, 40])
+@pytest.mark.parametrize("cells", [50, 1 << 18])
+@pytest.mark.parametrize("reweight", [True, False])
+def test_it_draws_by_edges_as_the_plain_step_does(reweight: bool, cells: int, rays: int) -> None:
+    pixels = PixelConfig(policy="edges", coverage=0.37, reweight=reweight, cells=cells)
+    check_draw(replace(CONFIG, pixels=pixels), LENSES[:1], rays)
+
+
+def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40) -> None:
+    scene, data = ball_scene()
+    frames = [replace(frame, camera=i % len(cameras)) for i, frame in enumerate(scene.frames)]
+    scene = replace(scene, cameras=cameras, frames=tuple(frames))
+    data = replace(data, rig=CameraRig(scene, range(len(frames)), DEVICE))
+    state = create_state(config, data, seed=3, device=DEVICE)
+    state.rays = rays
+    trainer = FusedTrainer(state, data)
+    poison(trainer)
+    trainer.draw()
+    b = trainer.buffers
+    batch = draw_batch(state, trainer.data)
+    n = state.rays
+    assert torch.allclose(b.rays[:n, :3], batch.rays.origins, atol=1e-6)
+    assert torch.allclose(b.rays[:n, 3:6], batch.rays.directions, atol=1e-6)
+    assert torch.equal(b.rays[:n, 6], batch.rays.near)
+    assert torch.equal(b.rays[:n, 7], batch.rays.far)
+    assert torch.allclose(b.wanted[:n, :3], batch.wanted.colour, atol=1e-6)
+    assert torch.allclose(b.wanted[:n, 3:6], batch.wanted.background, atol=1e-6)
+    assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
+    harmonics = ngp_reference.harmonics(batch.rays.directions)
+    assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
+
+
+def test_masked_pixels_weigh_nothing() -> None:
+    data = data_on(DEVICE)
+    half = np.zeros((SIZE, SIZE), np.uint8)
+    half[:, SIZE // 2 :] = 255
+
+    class Masked(MemoryImages):
+        def mask(self, index: int) -> np.ndarray | None:
+            return half if index % 2 else None
+
+    images = Masked([data.images.image(i) for i in range(len(data.rig))])
+    trainer = FusedTrainer(
+        create_state(CONFIG, replace(data, images=images), seed=3, device=DEVICE), replace(data, images=images)
+    )
+    trainer.draw()
+    n = trainer.state.rays
+    image, _, x = draw_uniform(torch.from_numpy(images.sizes), n, 3, 0)
+    expected = ((image % 2 == 0) | (x >= SIZE // 2)).float()
+    assert torch.equal(trainer.buffers.wanted[:n, 6].cpu(), expected)
+    assert 0 < float(expected.mean()) < 1
+
+
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_choosing_is_what_the_policy_says(policy: str) -> None:
+    trainer = trainer_for(replace(CONFIG, mining=replace(POISSON, policy=policy)))  # type: ignore[arg-type]
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    trainer.judge()
+    trainer.select()
+    b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
+    index, weight = b.index[:chosen].long(), b.weight[:chosen]
+    assert (index.diff() > 0).all()
+    if policy == "none":
+        assert torch.equal(index, torch.arange(n, device=DEVICE))
+        assert (weight == 1).all()
+        return
+    size = b.size[:n]
+    assert (size[index] > 0).all()
+    if policy == "prune":
+        assert chosen == int((size > 0).sum())
+        return
+    chance = (size * trainer.control[0]).clamp_max(1)
+    number = (philox_reference.words(3, 0, 6, n, DEVICE) >> 8).float() * 2.0**-24
+    assert torch.equal(index, (number < chance).nonzero()[:, 0])
+    assert torch.allclose(weight, 1 / chance[index])
+
+
+@pytest.mark.parametrize("reweight", ["unbiased", "none"])
+@pytest.mark.parametrize("draw", ["systematic", "multinomial", "topk"])
+def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> None:
+    if (draw, reweight) == ("topk", "unbiased"):
+        pytest.skip("refused by the config: what is not among the largest is never drawn")
+    hard = HardConfig(draw=draw, reweight=reweight)  # type: ignore[arg-type]
+    trainer = trainer_for(replace(CONFIG, mining=MiningConfig(hard=hard)))
+    poison(trainer)
+    trainer.draw()
+    stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
+    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    trainer.judge()
+    trainer.select()
+    b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
+    expected = Miner(hard, images=len(trainer.data.rig)).choose_by_size(b.size[:n].cpu(), seed=3, step=0)
+    assert 0 < chosen < n
+    assert torch.equal(b.index[:chosen].long().cpu(), expected.index)
+    assert torch.allclose(b.weight[:chosen].cpu(), expected.weight, rtol=1e-3)
