@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -53,6 +55,24 @@ def test_what_moves_away_is_forgotten() -> None:
     for _ in range(100):  # 0.95^100 of the old opacity is below the threshold
         sampler.update(lambda points: ball(points - 0.6), seed=0, step=16)
     assert sampler.sample(centre).count.item() == 0
+
+
+def test_forgetting_slows_down_once_it_has_settled() -> None:
+    config = replace(CONFIG, decay=0.9, settle=100)
+    assert [config.decay_at(step) for step in (0, 100, 200, 1000)] == pytest.approx([0.9, 0.9, 0.95, 0.99])
+    assert replace(config, settle=0).decay_at(10**6) == 0.9
+    sampler = OccupancySampler(config, UNIT, CPU)
+    sampler.update(ball, seed=0, step=16)
+    before = sampler.values.clone()
+    sampler.update(lambda points: points[:, 0] * 0, seed=0, step=16)
+    assert torch.allclose(sampler.values, before * 0.9)
+    sampler.swept = False  # every cell again, once
+    sampler.update(ball, seed=0, step=16)
+    before = sampler.values.clone()
+    for _ in range(200):
+        sampler.update(lambda points: points[:, 0] * 0, seed=0, step=10**6)
+    # Ten millionths are forgotten at a visit.
+    assert torch.allclose(sampler.values, before, rtol=3e-3)
 
 
 def test_a_field_that_died_everywhere_still_gets_samples() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
-from raymine.recipes.ngp import ngp
+from raymine.recipes.ngp import ngp, ngp_large
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
 
-RECIPES: dict[str, Recipe] = {"ngp": ngp}
+RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large}
 
 
 def names() -> list[str]:

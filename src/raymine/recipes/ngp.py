@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 from raymine.contracts import Scene
 from raymine.fields import HashFieldConfig
@@ -23,6 +24,11 @@ from raymine.step.optimiser import OptimiserConfig
 def ngp(scene: Scene, device: str) -> TrainConfig:
     """The default recipe, for bounded and unbounded static scenes."""
     return _cpu(scene) if device == "cpu" else _cuda(scene)
+
+
+def ngp_large(scene: Scene, device: str) -> TrainConfig:
+    """A larger model that learns more slowly and ends higher. On a CPU, which would take too long, it is `ngp`."""
+    return _cpu(scene) if device == "cpu" else _cuda(scene, large=True)
 
 
 def _cpu(scene: Scene) -> TrainConfig:
@@ -55,16 +61,18 @@ def _cpu(scene: Scene) -> TrainConfig:
     )
 
 
-def _cuda(scene: Scene) -> TrainConfig:
-    """The published sizes."""
+def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
+    """The published table; `large`: more levels, entries and width, for half a minute and more (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
+    grid = GridSpec(levels=16, features=2, log2_entries=20) if large else GridSpec(levels=8, features=4)
     return TrainConfig(
-        field=HashFieldConfig(grid=GridSpec(levels=8, features=4, finest=4096 if unbounded else 2048)),
-        occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0),
+        field=HashFieldConfig(grid=replace(grid, finest=4096 if unbounded else 2048), width=128 if large else 64),
+        occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0, settle=1000),
         batch=BatchConfig(samples=1 << 20, max_rays=1 << 18),
         optimiser=OptimiserConfig(lr=2e-2, final=0.3, decay=0.0, table_beta1=0.0, average=0.1),
         loss=LossConfig(kind="l2"),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
+        pixels=PixelConfig(policy="edges", cells=1 << 20),
     )
 
 

@@ -23,7 +23,11 @@ DensityFn = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class OccupancyConfig:
-    """Grid and stepping. Lengths are in world units; `cells` bounds the cells visited by one partial update."""
+    """Grid and stepping. Lengths are in world units; `cells` bounds the cells visited by one partial update.
+
+    decay: what a cell keeps of its value at a visit. settle: after this many steps a visit forgets less and less, in
+    proportion to settle / step, so that thin parts which visits seldom meet stay; 0: it always forgets alike.
+    """
 
     resolution: int = 128
     step: float = 5e-3
@@ -33,6 +37,7 @@ class OccupancyConfig:
     every: int = 16
     full_steps: int = 256
     cells: int = 1 << 17
+    settle: int = 0
 
     def __post_init__(self) -> None:
         if self.resolution % 8 or not 8 <= self.resolution <= 512:
@@ -42,11 +47,17 @@ class OccupancyConfig:
                 "the occupancy grid needs step > 0, 0 <= cone < 1, 0 < decay <= 1 and threshold > 0; "
                 f"got {self.step}, {self.cone}, {self.decay} and {self.threshold}."
             )
-        if self.every < 1 or self.full_steps < 0 or self.cells < 1:
+        if self.every < 1 or self.full_steps < 0 or self.cells < 1 or self.settle < 0:
             raise ConfigError(
-                "the occupancy schedule needs every >= 1, full_steps >= 0 and cells >= 1; "
-                f"got {self.every}, {self.full_steps} and {self.cells}."
+                "the occupancy schedule needs every >= 1, full_steps >= 0, cells >= 1 and settle >= 0; "
+                f"got {self.every}, {self.full_steps}, {self.cells} and {self.settle}."
             )
+
+    def decay_at(self, step: int) -> float:
+        """What a cell keeps of its value at a visit before training step `step`."""
+        if self.settle == 0 or step <= self.settle:
+            return self.decay
+        return 1 - (1 - self.decay) * self.settle / step
 
 
 class OccupancySampler:
@@ -83,7 +94,7 @@ class OccupancySampler:
             cells = torch.arange(n, device=self.values.device) if young else self._some_cells(level, seed, draw)
             alpha = self._visit(level, cells, density, seed, draw)
             # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
-            decay = self.config.decay if self.swept else 0.0
+            decay = self.config.decay_at(step) if self.swept else 0.0
             values = self.values[level]
             # A cell may be listed twice: it decays once, since both write the same, and takes the larger value.
             values[cells] = values[cells] * decay
