@@ -79,6 +79,31 @@ def test_backends_agree(spec: GridSpec, backend: str, n: int, poisoned: None) ->
         assert float((got - expected).norm() / scale) < 1e-4, name
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_half_precision_reads_a_rounded_table_and_trains_a_whole_one(backend: str, precision: str) -> None:
+    if backend == "gpu":
+        pytest.importorskip("triton")
+    device = TRITON_DEVICE if backend == "gpu" else "cpu"
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    points = torch.rand(70, 3, device=device, requires_grad=True)
+    table = torch.randn(TINY.total_entries, 2, device=device, requires_grad=True)
+    grad = torch.randn(70, TINY.width, device=device).to(kind)
+    results = {}
+    for name in (backend, "reference"):
+        with dispatch.force(name):  # type: ignore[arg-type]
+            out = encode(points, table, TINY, precision=precision)  # type: ignore[arg-type]
+            assert out.dtype == kind
+            results[name] = (out.detach().float(), *torch.autograd.grad(out, (table, points), grad))
+            with torch.no_grad():
+                whole = encode(points, table.to(kind).float(), TINY)
+            assert torch.allclose(out.float(), whole, rtol=1e-2, atol=1e-3)
+    for name, got, expected in zip(("out", "table", "points"), results[backend], results["reference"], strict=True):
+        assert got.dtype == torch.float32, name
+        bound = (2e-2 if precision == "bf16" else 2e-3) if name == "out" else 1e-4
+        assert float((got - expected).norm() / expected.norm()) < bound, name
+
+
 def test_result_does_not_depend_on_the_number_of_threads() -> None:
     spec = GridSpec(levels=2, features=2, log2_entries=8, base=4, finest=16)
     points, grad = torch.rand(4000, 3), torch.randn(4000, 4)
@@ -112,5 +137,7 @@ def test_errors_name_the_rule() -> None:
         encode(torch.rand(4, 2), torch.zeros(TINY.total_entries, 2), TINY)
     with pytest.raises(ConfigError, match="`table` must have shape"):
         encode(torch.rand(4, 3), torch.zeros(5, 2), TINY)
+    with pytest.raises(ConfigError, match="`precision` must be fp32, fp16 or bf16, got 'half'"):
+        encode(torch.rand(4, 3), torch.zeros(TINY.total_entries, 2), TINY, precision="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`features` must be 1, 2, 4 or 8, got 3"):
         GridSpec(features=3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,16 +13,25 @@ from raymine.kernels import dispatch
 from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
 
+Precision = Literal["fp32", "fp16", "bf16"]
+_HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
-def encode(positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None = None) -> Tensor:
+
+def encode(
+    positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None = None, precision: Precision = "fp32"
+) -> Tensor:
     """Encode points by trilinear interpolation in every level of a hash grid.
 
     positions: [n, 3] float32; values outside 0..1 are clamped to it (and receive no gradient there).
     table: [spec.total_entries, F] float32.
     known: the encoding [n, L * F] of just these points by just this table, where an earlier pass has computed it; it is
         then returned with a graph instead of being computed again.
+    precision: with fp16 or bf16 entries are read in that type, which halves what a lookup moves, and so is the result;
+        weights, sums and the gradients of the float32 table stay float32.
     Returns [n, L * F]. Differentiable in `table` and `positions`.
     """
+    if precision not in ("fp32", *_HALVES):
+        raise ConfigError(f"`precision` must be fp32, fp16 or bf16, got {precision!r}.")
     if positions.ndim != 2 or positions.shape[1] != 3:
         raise ConfigError(f"`positions` must have shape [n, 3], got {list(positions.shape)}.")
     if tuple(table.shape) != (spec.total_entries, spec.features):
@@ -35,9 +44,14 @@ def encode(positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | Non
         raise ConfigError(f"`known` must have shape [{positions.shape[0]}, {spec.width}], got {list(known.shape)}.")
     positions = positions.clamp(0.0, 1.0)
     backend = dispatch.choose("hash_grid", positions.device)
+    half = _HALVES.get(precision)
     if backend == "reference":
-        return reference.encode(positions, table, spec)
-    return _Encode.apply(positions, table, spec, known, backend)
+        if half is None:
+            return reference.encode(positions, table, spec)
+        # Gradients pass by the rounding.
+        rounded = table + (table.to(half).to(table.dtype) - table).detach()
+        return reference.encode(positions, rounded, spec).to(half)
+    return _Encode.apply(positions, table, spec, known, backend, half)
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:
@@ -54,22 +68,33 @@ def _kernels(backend: dispatch.Backend) -> ModuleType:
 class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, positions: Tensor, table: Tensor, spec: GridSpec, known: Tensor | None, backend: dispatch.Backend
+        ctx: Any,
+        positions: Tensor,
+        table: Tensor,
+        spec: GridSpec,
+        known: Tensor | None,
+        backend: dispatch.Backend,
+        half: torch.dtype | None,
     ) -> Tensor:
         ctx.spec, ctx.backend = spec, backend
+        if half is not None:
+            # Numba has no half-precision numbers.
+            table = table.to(half) if backend == "gpu" else table.to(half).float()
         ctx.save_for_backward(positions, table)
         if known is not None:
             return known.view_as(known)
         with dispatch.kernel_lock:
-            return _kernels(backend).encode(positions, table, spec)
+            out: Tensor = _kernels(backend).encode(positions, table, spec)
+        return out if half is None else out.to(half)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         kernels = _kernels(ctx.backend)
         positions, table = ctx.saved_tensors
+        grad = grads[0].float()
         with dispatch.kernel_lock:
             to_positions = (
-                kernels.position_gradient(positions, table, grads[0], ctx.spec) if ctx.needs_input_grad[0] else None
+                kernels.position_gradient(positions, table, grad, ctx.spec) if ctx.needs_input_grad[0] else None
             )
-            to_table = kernels.table_gradient(positions, grads[0], ctx.spec) if ctx.needs_input_grad[1] else None
-        return to_positions, to_table, None, None, None
+            to_table = kernels.table_gradient(positions, grad, ctx.spec) if ctx.needs_input_grad[1] else None
+        return to_positions, to_table, None, None, None, None
