@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed
@@ -31,7 +33,20 @@ def batch(rays: int) -> tuple[Tensor, Tensor, Packed, Wanted]:
     return torch.randn(n, 3), density, packed, Wanted(torch.rand(rays, 3), torch.rand(rays, 3), weight)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def device_of(backend: str) -> str:
+    """Where the tensors of a backend are to be."""
+    if backend != "gpu":
+        return "cpu"
+    pytest.importorskip("triton")
+    return TRITON_DEVICE
+
+
+def moved(parts: Any, device: str) -> Any:
+    """A named tuple of tensors on another device."""
+    return type(parts)(*(part.to(device) for part in parts))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     """One sample of opacity 1/2 (density ln 2 over length 1) and colour 1/2 over black, wanted white.
 
@@ -39,10 +54,12 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     d rendered / d density = length * T_after * colour = 1/2 * 1/2, times the density: ln 2 / 4 each channel; so
     d loss / d density' = 3 * 2 * (-3/4) / 3 * ln 2 / 4 = -3 ln 2 / 8.
     """
+    device = device_of(backend)
     packed = Packed(torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0]), torch.tensor([1]))
     wanted = Wanted(torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1))
+    raw = torch.tensor([[0.0, 0.0, 0.0, 1 + math.log(math.log(2))]], device=device)
     with dispatch.force(backend):
-        out = judge(torch.zeros(1, 3), torch.tensor([1 + math.log(math.log(2))]), packed, wanted)
+        out = judge(raw[:, :3], raw[:, 3], moved(packed, device), moved(wanted, device))
     assert out.loss.tolist() == pytest.approx([9 / 16])
     assert out.error.tolist() == pytest.approx([9 / 16])
     assert out.size.item() == pytest.approx(math.hypot(3**0.5 / 16, 3 * math.log(2) / 8), rel=1e-5)
@@ -50,12 +67,16 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
 
 
 @pytest.mark.parametrize("delta", [math.inf, 0.1])
-@pytest.mark.parametrize("rays", [0, 1, 63, 1000])
+@pytest.mark.parametrize(
+    ("backend", "rays"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 40)]
+)
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_backends_agree(rays: int, delta: float, stop: float, poisoned: None) -> None:
+def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop: float, poisoned: None) -> None:
     colour, density, packed, wanted = batch(rays)
-    with dispatch.force("cpu"):
-        got = judge(colour, density, packed, wanted, delta, stop)
+    device = device_of(backend)
+    with dispatch.force(backend):
+        got = judge(colour.to(device), density.to(device), moved(packed, device), moved(wanted, device), delta, stop)
+    got = moved(got, "cpu")
     with dispatch.force("reference"):
         expected = judge(colour, density, packed, wanted, delta, stop)
     for name, a, b in zip(got._fields, got, expected, strict=True):

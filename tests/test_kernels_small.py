@@ -5,32 +5,45 @@ from __future__ import annotations
 import pytest
 import torch
 
+from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.select.op import compact
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def device_of(backend: str) -> str:
+    """Where the tensors of a backend are to be."""
+    if backend != "gpu":
+        return "cpu"
+    pytest.importorskip("triton")
+    return TRITON_DEVICE
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 def test_compact_by_hand(backend: dispatch.Backend) -> None:
-    keep = torch.tensor([True, False, False, True, True])
+    device = device_of(backend)
+    keep = torch.tensor([True, False, False, True, True], device=device)
     with dispatch.force(backend):
-        out = compact(keep, torch.tensor([2, 0, 3]))
+        out = compact(keep, torch.tensor([2, 0, 3], device=device))
     assert out.index.tolist() == [0, 3, 4]
     assert out.count.tolist() == [1, 0, 2]
     assert out.first.tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
-def test_compact_agrees(rays: int, poisoned: None) -> None:
+def test_compact_agrees(rays: int, backend: dispatch.Backend, poisoned: None) -> None:
+    device = device_of(backend)
     count = torch.randint(0, 9, (rays,))
     keep = torch.rand(int(count.sum())) < 0.4
-    with dispatch.force("cpu"):
-        got = compact(keep, count)
+    with dispatch.force(backend):
+        got = compact(keep.to(device), count.to(device))
     with dispatch.force("reference"):
         expected = compact(keep, count)
     for a, b in zip(got, expected, strict=True):
-        assert torch.equal(a, b)
+        assert a.dtype == b.dtype
+        assert torch.equal(a.cpu(), b)
 
 
 def test_compact_refuses_counts_that_do_not_add_up() -> None:
@@ -38,12 +51,15 @@ def test_compact_refuses_counts_that_do_not_add_up() -> None:
         compact(torch.ones(3, dtype=torch.bool), torch.tensor([2]))
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 def test_first_adam_step_by_hand(backend: dispatch.Backend) -> None:
     """After one step the corrected moments are g and g^2, so a parameter moves by lr against the sign of g."""
-    p, m, v = torch.tensor([1.0, 1.0, 1.0]), torch.zeros(3), torch.zeros(3)
+    device = device_of(backend)
+    p, m, v = torch.ones(3, device=device), torch.zeros(3, device=device), torch.zeros(3, device=device)
+    grad = torch.tensor([0.5, -2.0, 0.0], device=device)
     with dispatch.force(backend):
-        update(p, torch.tensor([0.5, -2.0, 0.0]), m, v, Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 1), sparse=True)
+        update(p, grad, m, v, Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 1), sparse=True)
+    assert grad.tolist() == [0.5, -2.0, 0.0]
     assert p.tolist() == pytest.approx([0.9, 1.1, 1.0])
     assert m.tolist() == pytest.approx([0.05, -0.2, 0.0])
     assert v.tolist() == pytest.approx([0.0025, 0.04, 0.0])
@@ -53,18 +69,20 @@ def test_first_adam_step_by_hand(backend: dispatch.Backend) -> None:
 @pytest.mark.parametrize("n", [0, 1, 63, 1000])
 def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool) -> None:
     start = torch.randn(n)
-    states = {name: (start.clone(), torch.zeros(n), torch.zeros(n)) for name in ("cpu", "reference")}
+    where = {name: device_of(name) for name in ("cpu", "reference", "gpu")}
+    states = {k: (start.to(d, copy=True), torch.zeros(n, device=d), torch.zeros(n, device=d)) for k, d in where.items()}
     leaf = torch.nn.Parameter(start.clone())
     theirs = torch.optim.Adam([leaf], lr=0.01, betas=(0.9, 0.99), eps=1e-10, weight_decay=1e-3)
     for count in range(1, 6):
         grad = torch.randn(n)
         for name, (p, m, v) in states.items():
             with dispatch.force(name):  # type: ignore[arg-type]
-                update(p, grad, m, v, Rates(0.01, 0.9, 0.99, 1e-10, 1e-3, count), sparse=sparse)
+                update(p, grad.to(p.device), m, v, Rates(0.01, 0.9, 0.99, 1e-10, 1e-3, count), sparse=sparse)
         leaf.grad = grad
         theirs.step()
-    for a, b in zip(states["cpu"], states["reference"], strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+    for name in ("cpu", "gpu"):
+        for a, b in zip(states[name], states["reference"], strict=True):
+            assert torch.allclose(a.cpu(), b, rtol=1e-4, atol=1e-6), name
     assert torch.allclose(states["cpu"][0], leaf.detach(), rtol=1e-4, atol=1e-5)
 
 
@@ -83,8 +101,8 @@ def test_dispatch_explains_and_can_be_forced() -> None:
     }
     with dispatch.force("reference"):
         assert dispatch.choose("hash_grid", torch.device("cpu")) == "reference"
-    with dispatch.force("gpu"), pytest.raises(ConfigError, match="`adam` has no backend `gpu`"):
-        dispatch.choose("adam", torch.device("cpu"))
+    with dispatch.force("gpu"), pytest.raises(ConfigError, match="`ngp_step` has no backend `gpu`"):
+        dispatch.choose("ngp_step", torch.device("cpu"))
     with dispatch.force("cpu"), pytest.raises(ConfigError, match="cannot run on cuda tensors"):
         dispatch.choose("hash_grid", torch.device("cuda"))
 
@@ -104,19 +122,21 @@ def test_dispatch_falls_back_without_numba(monkeypatch: pytest.MonkeyPatch) -> N
     assert (choice.backend, choice.reason) == ("reference", "Numba cannot be imported (nope)")
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 @pytest.mark.parametrize("k", [0, 1, 300])
 def test_updating_rows_equals_a_sparse_update(backend: dispatch.Backend, beta1: float, k: int) -> None:
-    start, dense = torch.randn(500, 4), torch.zeros(500, 4)
-    rows = torch.randperm(500)[:k]
-    grad = torch.randn(k, 4)
-    grad[torch.rand(k) < 0.3, 1] = 0
+    device = device_of(backend)
+    start, dense = torch.randn(500, 4, device=device), torch.zeros(500, 4, device=device)
+    rows = torch.randperm(500, device=device)[:k]
+    grad = torch.randn(k, 4, device=device)
+    grad[torch.rand(k, device=device) < 0.3, 1] = 0
     dense[rows] = grad
     rates = Rates(0.01, beta1, 0.99, 1e-15, 0.0, 3)
     results = []
     for by_rows in (False, True):
-        p, m, v = start.clone(), torch.full((500, 4), 0.1) if beta1 else None, torch.full((500, 4), 0.2)
+        p, v = start.clone(), torch.full_like(start, 0.2)
+        m = torch.full_like(start, 0.1) if beta1 else None
         with dispatch.force(backend):
             if by_rows:
                 update_rows(p, rows, grad, m, v, rates)
@@ -132,9 +152,10 @@ def test_without_momentum_adam_moves_by_its_own_gradient() -> None:
     p, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
     with pytest.raises(ConfigError, match=r"`m` must be None just where beta1 is 0; beta1 is 0\.9"):
         update(p, torch.ones(2), None, v, Rates(0.1, 0.9, 0.5, 1e-15, 0.0, 1))
-    for backend in ("reference", "cpu"):
-        p, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
+    for backend in ("reference", "cpu", "gpu"):
+        device = device_of(backend)
+        p, v = torch.ones(2, device=device), torch.full((2,), 4.0, device=device)
         with dispatch.force(backend):  # type: ignore[arg-type]
-            update(p, torch.tensor([2.0, -1.0]), None, v, Rates(0.1, 0.0, 0.5, 1e-15, 0.0, 1))
+            update(p, torch.tensor([2.0, -1.0], device=device), None, v, Rates(0.1, 0.0, 0.5, 1e-15, 0.0, 1))
         # v = (4 + g^2) / 2, corrected by 1 / (1 - 0.5): 8 and 5.
         assert p.tolist() == pytest.approx([1 - 0.2 / 8**0.5, 1 + 0.1 / 5**0.5])

@@ -221,8 +221,9 @@ class FusedTrainer:
         b, config = self.buffers, self.state.config
         judge[(self._programs,)](
             b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, config.loss.threshold,
-            config.mining.stop, config.mining.faint, b.gradient, b.size, self.sums,
-            PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", CHUNK=32, num_warps=1,
+            config.mining.stop, config.mining.faint, b.gradient, b.size, self.sums, b.size,
+            PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", PER_RAY=False, CHUNK=32,
+            num_warps=1,
         )  # fmt: skip
         hard, miner = config.mining.hard, self.state.miner
         budget[(1,)](
@@ -265,13 +266,13 @@ class FusedTrainer:
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
-            c.decay, SPARSE=False, MOMENTUM=True, FIXED=0.0, BLOCK=256,
+            c.decay, SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, BLOCK=256,
         )  # fmt: skip
         second = state.optimiser.second["table"]
         first = state.optimiser.first.get("table", second)
         adam[(triton.cdiv(table.numel(), _BLOCK),)](
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
-            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, BLOCK=_BLOCK,
+            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, BLOCK=_BLOCK,
         )  # fmt: skip
 
 

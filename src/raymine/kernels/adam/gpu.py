@@ -1,21 +1,27 @@
-"""Adam in Triton: one pass over a parameter, its moments, its float16 copy and its gradient, which it clears."""
+"""Adam in Triton: one pass over a parameter, its moments, its float16 copy and its gradient, which it may clear."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from raymine.kernels.adam.reference import Rates
+
+_BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["n"])
 def adam(
     parameter, copy, grad, first, second, rates, n, decay,
-    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, BLOCK: tl.constexpr,
+    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """rates [7]: whether the step counts (1 or 0), what to multiply gradients by, learning rate over 1 - beta1^n,
     beta1, beta2, 1 / (1 - beta2^n), eps.
 
-    SPARSE: elements whose gradient is 0 stay as they are, and nothing else of them is read. Where the step does not
-    count, gradients are cleared and that is all. FIXED: not 0 where gradients are integers, times FIXED.
+    SPARSE: elements whose gradient is 0 stay as they are, and nothing else of them is read. CLEAR: gradients are 0
+    afterwards; where the step does not count, that is all. FIXED: not 0 where gradients are integers, times FIXED.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
@@ -39,4 +45,27 @@ def adam(
     p -= rate * mean / (tl.sqrt(v * scale2) + eps)
     tl.store(parameter + i, p, mask=live)
     tl.store(copy + i, p.to(copy.dtype.element_ty), mask=live)
-    tl.store(grad + i, tl.zeros([BLOCK], grad.dtype.element_ty), mask=touched)
+    if CLEAR:
+        tl.store(grad + i, tl.zeros([BLOCK], grad.dtype.element_ty), mask=touched)
+
+
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
+    """As `reference.update`."""
+    n = parameter.numel()
+    if n == 0:
+        return
+    corrected = rates.lr / (1 - rates.beta1**rates.count), 1 / (1 - rates.beta2**rates.count)
+    numbers = (1.0, 1.0, corrected[0], rates.beta1, rates.beta2, corrected[1], rates.eps)
+    adam[(triton.cdiv(n, _BLOCK),)](
+        parameter, parameter, grad, v if m is None else m, v, torch.tensor(numbers, device=parameter.device), n,
+        rates.decay, SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, BLOCK=_BLOCK,
+    )  # fmt: skip
+
+
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
+    """As `reference.update_rows`."""
+    part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
+    update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
+    parameter[rows], v[rows] = part, second
+    if m is not None and first is not None:
+        m[rows] = first

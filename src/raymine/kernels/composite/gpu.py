@@ -12,9 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
-from raymine.kernels.judge.reference import CAP
-
-_CAP: tl.constexpr = tl.constexpr(CAP)
+from raymine.kernels.judge.gpu import activate, limited
 
 
 @triton.jit
@@ -41,8 +39,7 @@ def render(
             live = s + lane < samples
             i = begin + s + lane
             t0, t1 = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
-            density = tl.exp(tl.minimum(tl.load(raw + i * 4 + 3, mask=live, other=0.0) - 1.0, _CAP))
-            optical = density * (t1 - t0)
+            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * (t1 - t0))
             through = tl.exp(-(optical_before + tl.cumsum(optical, 0) - optical))
             alpha = 1 - tl.exp(-optical)
             weight = tl.where((through < stop) | (alpha < faint), 0.0, through * alpha)
@@ -78,7 +75,7 @@ def _forward(
             live = s + lane < samples
             i = begin + s + lane
             t0, t1 = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
-            optical = tl.load(density + i, mask=live, other=0.0) * (t1 - t0)
+            optical = limited(tl.load(density + i, mask=live, other=0.0) * (t1 - t0))
             upto = optical_before + tl.cumsum(optical, 0)
             through = tl.exp(-(upto - optical))
             hidden = through < stop
@@ -147,7 +144,7 @@ def _visible(density, t_start, t_end, first, count, stop, faint, n, keep, CHUNK:
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            optical = tl.load(density + i, mask=live, other=0.0) * length
+            optical = limited(tl.load(density + i, mask=live, other=0.0) * length)
             through = tl.exp(-(optical_before + tl.cumsum(optical, 0) - optical))
             seen = (through >= stop) & (1 - tl.exp(-optical) >= faint)
             tl.store(keep + i, seen.to(tl.uint8), mask=live)

@@ -6,9 +6,12 @@ size of a pixel's error, and fit float16 wherever they go.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from raymine.kernels._triton import programs
 from raymine.kernels.judge.reference import CAP
 
 _CAP: tl.constexpr = tl.constexpr(CAP)
@@ -29,14 +32,22 @@ def _value(error, delta):
 
 
 @triton.jit
-def _density(raw):
-    return tl.exp(tl.minimum(raw - 1.0, _CAP))
+def activate(raw):
+    """Density from its pre-activation; NaN stays NaN."""
+    return tl.exp(tl.minimum(raw - 1.0, _CAP, propagate_nan=tl.PropagateNan.ALL))
+
+
+@triton.jit
+def limited(optical):
+    """Optical depths, at most 20: exp(-20) is nothing beside 1 in float32, and a running sum that grows no further keeps
+    the digits of the small ones in front."""
+    return tl.minimum(optical, 20.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def judge(
     raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint,
-    gradient, size, sums, PRUNE: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr,
+    gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight.
     seen [R] of a ray's count [R] samples have been asked for; nobody sees the rest, and their size is 0, with ALL their
@@ -44,6 +55,7 @@ def judge(
 
     gradient [B, 4]; size [B]: its norm, or with PRUNE 1 where a sample is visible; 0 where that is not finite.
     sums [programs, 8]: of size, its square, loss, squared error and weight, over the rays of each program.
+    rays [R, 2]: with PER_RAY, loss and squared error of each, both summed over channels, the loss times the weight.
     """
     n = tl.load(n_rays)
     lane = tl.arange(0, CHUNK)
@@ -65,7 +77,7 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            optical = _density(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length
+            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through = tl.exp(-(upto - optical))
             weight = tl.where(through < stop, 0.0, through * (1 - tl.exp(-optical)))
@@ -78,9 +90,14 @@ def judge(
         e0 = red + (1 - opacity) * b0 - tl.load(row)
         e1 = green + (1 - opacity) * b1 - tl.load(row + 1)
         e2 = blue + (1 - opacity) * b2 - tl.load(row + 2)
+        error = e0 * e0 + e1 * e1 + e2 * e2
+        loss = share * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
         total_weight += share
-        total_error += share * (e0 * e0 + e1 * e1 + e2 * e2)
-        total_loss += share * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
+        total_error += share * error
+        total_loss += loss
+        if PER_RAY:
+            tl.store(rays + r * 2, loss)
+            tl.store(rays + r * 2 + 1, error)
         g0, g1, g2 = share * _slope(e0, delta), share * _slope(e1, delta), share * _slope(e2, delta)
         rest = g0 * b0 + g1 * b1 + g2 * b2
         # Sum over all samples of w v, of which each sample needs the part behind it.
@@ -90,7 +107,7 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            optical = _density(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length
+            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through, after = tl.exp(-(upto - optical)), tl.exp(-upto)
             alpha = 1 - tl.exp(-optical)
@@ -130,3 +147,22 @@ def judge(
     tl.store(out + 2, total_loss)
     tl.store(out + 3, total_error)
     tl.store(out + 4, total_weight)
+
+
+def judge_packed(
+    colour: Tensor, density: Tensor, t_start: Tensor, t_end: Tensor, first: Tensor, count: Tensor, background: Tensor,
+    target: Tensor, weight: Tensor, delta: float, stop: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As `reference.judge`."""
+    n, device = len(count), density.device
+    raw = torch.cat((colour, density[:, None]), 1)
+    wanted = torch.cat((target, background, weight[:, None], torch.zeros_like(weight)[:, None]), 1)
+    gradient, size, rays = torch.empty_like(raw), torch.empty_like(density), torch.empty(n, 2, device=device)
+    counts, launched = count.int(), programs(device, 32)
+    judge[(launched,)](
+        raw, t_start.contiguous(), t_end.contiguous(), first.int(), counts, counts, wanted,
+        torch.tensor([n], dtype=torch.int32, device=device), delta, stop, 0.0, gradient, size,
+        torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, CHUNK=32, num_warps=1,
+    )  # fmt: skip
+    share = 1 / (3 * weight.sum().clamp_min(1))
+    return gradient * share, size * share, rays[:, 0] * share, rays[:, 1] / 3

@@ -54,9 +54,14 @@ def judge(
         if tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
     rows = (colour.detach(), density.detach(), *packed, wanted.background, wanted.colour, wanted.weight)
-    if density.dtype == torch.float32 and dispatch.choose("judge", density.device) == "cpu":
+    backend = dispatch.choose("judge", density.device) if density.dtype == torch.float32 else "reference"
+    if backend == "cpu":
         from raymine.kernels.judge import cpu
 
         with dispatch.kernel_lock:
             return Judged(*cpu.judge(*rows, delta, stop))
+    if backend == "gpu":
+        from raymine.kernels.judge import gpu
+
+        return Judged(*gpu.judge_packed(*rows, delta, stop))
     return Judged(*reference.judge(*rows, delta, stop))

@@ -5,8 +5,10 @@ Draws that need all samples at once, by a running sum or by a sort, get here wha
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from raymine.kernels.philox.gpu import uniform
 
@@ -69,3 +71,23 @@ def keys(
         tl.store(out + i, tl.where(p > 0, key, float("inf")))
     else:
         tl.store(out + i, tl.minimum(chance, 1.0).to(tl.float64) + tl.where(i == 0, number, 0.0))
+
+
+@triton.jit(do_not_specialize=["n"])
+def _put(keep, running, index, n, BLOCK: tl.constexpr):
+    """index [b]: the places where keep [n] is set; running [n]: how many are set up to each."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    kept = (i < n) & (tl.load(keep + i, mask=i < n, other=0) != 0)
+    tl.store(index + tl.load(running + i, mask=kept, other=1) - 1, i.to(tl.int64), mask=kept)
+
+
+def compact(keep: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reference.compact`."""
+    n = keep.shape[0]
+    running = torch.cat((keep.new_zeros(1, dtype=torch.int32), keep.cumsum(0, dtype=torch.int32)))
+    ends = count.cumsum(0)
+    kept = running[ends] - running[ends - count]
+    index = torch.empty(int(running[-1]), dtype=torch.int64, device=keep.device)
+    if n:
+        _put[(triton.cdiv(n, 1024),)](keep.contiguous().view(torch.uint8), running[1:], index, n, BLOCK=1024)
+    return index, kept.to(count.dtype)

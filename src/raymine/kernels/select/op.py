@@ -26,11 +26,16 @@ def compact(keep: Tensor, count: Tensor) -> Compacted:
         raise ConfigError(f"`keep` must be a bool tensor of shape [B], got {keep.dtype} of shape {list(keep.shape)}.")
     if int(count.sum()) != keep.shape[0]:
         raise ConfigError(f"`count` must sum to the {keep.shape[0]} samples of `keep`, got {int(count.sum())}.")
-    if dispatch.choose("select", keep.device) == "cpu":
+    backend = dispatch.choose("select", keep.device)
+    if backend == "cpu":
         from raymine.kernels.select import cpu
 
         with dispatch.kernel_lock:
             index, kept = cpu.compact(keep, count)
+    elif backend == "gpu":
+        from raymine.kernels.select import gpu
+
+        index, kept = gpu.compact(keep, count)
     else:
         index, kept = reference.compact(keep, count)
     return Compacted(index, kept.cumsum(0) - kept, kept)
