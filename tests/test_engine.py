@@ -47,10 +47,12 @@ def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
         (CUDA, True, ""),
         (replace(CUDA, field=replace(CUDA.field, width=200)), True, "up to 128 wide"),
         (replace(CUDA, field=replace(CUDA.field, colour_layers=4)), False, "3 colour layers"),
-        (replace(CUDA, mining=MiningConfig(hard=HardConfig(draw="systematic"))), True, "not by systematic"),
-        (replace(CUDA, pixels=PixelConfig(policy="edges")), True, "not by edges"),
+        (replace(CUDA, mining=MiningConfig(hard=HardConfig(draw="systematic"))), True, ""),
+        (replace(CUDA, mining=MiningConfig(hard=HardConfig(winsor=10.0))), True, "without `winsor`"),
+        (replace(CUDA, pixels=PixelConfig(policy="edges")), True, ""),
+        (replace(CUDA, pixels=PixelConfig(policy="error+edges")), True, "not by error+edges"),
         (replace(CUDA, optimiser=replace(CUDA.optimiser, beta1=0.0)), True, "optimiser.beta1 is 0"),
-        (replace(CUDA, pixels=PixelConfig(policy="edges")), False, ""),
+        (replace(CUDA, pixels=PixelConfig(policy="error")), False, ""),
     ],
 )
 def test_what_the_fused_step_cannot_take_is_named(config: TrainConfig, training: bool, reason: str) -> None:
@@ -66,8 +68,10 @@ def test_auto_takes_the_cpu_where_a_gpu_would_be_slower(monkeypatch: pytest.Monk
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     fast = preparing.prepare(TrainRequest("ball", device="auto", steps=1))
     assert fast.device.type == fast.config.device == "cuda"
-    slow = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides={"pixels.policy": "edges"}))
+    slow = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides={"pixels.policy": "error"}))
     assert slow.device.type == slow.config.device == "cpu"
-    assert slow.scene.decisions[-1] == "Device: cpu, because the fused step draws pixels evenly, not by edges."
-    asked = preparing.prepare(TrainRequest("ball", device="cuda", steps=1, overrides={"pixels.policy": "edges"}))
+    assert (
+        slow.scene.decisions[-1] == "Device: cpu, because the fused step draws pixels evenly or by edges, not by error."
+    )
+    asked = preparing.prepare(TrainRequest("ball", device="cuda", steps=1, overrides={"pixels.policy": "error"}))
     assert asked.device.type == "cuda"

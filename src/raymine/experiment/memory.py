@@ -20,18 +20,25 @@ _COPIES = 4
 _BYTES_PER_SAMPLE = 4096
 # The fused step keeps no activation: where a sample is, what was found there, and what it is worth.
 _FUSED_BYTES_PER_SAMPLE = 64
+# Where pieces of a batch are evaluated one after the other: what is known of a sample outside of its piece.
+_BYTES_OUTSIDE = 256
 # The ray count adapts after the fact, so a batch can come out larger than asked.
 _OVERSHOOT = 2
 
 
 def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> int:
     """Bytes that a training state and one step take, besides images. An estimate on the high side."""
-    fused = not problem_with(config, device, training=True)
-    each = _FUSED_BYTES_PER_SAMPLE if fused else _BYTES_PER_SAMPLE
+    samples = config.batch.samples * _OVERSHOOT
+    if not problem_with(config, device, training=True):
+        batch = samples * _FUSED_BYTES_PER_SAMPLE
+    elif config.checkpoint:
+        batch = min(samples, config.checkpoint) * _BYTES_PER_SAMPLE + samples * _BYTES_OUTSIDE
+    else:
+        batch = samples * _BYTES_PER_SAMPLE
     table = int(config.field.grid.entries.sum()) * config.field.grid.features * 4 * _COPIES
     # Densities as float, and the occupancy of each cell once more while an update visits it.
     occupancy = bounds.levels * config.occupancy.resolution**3 * 8
-    return table + occupancy + config.batch.samples * _OVERSHOOT * each
+    return table + occupancy + batch
 
 
 def available_bytes(device: torch.device) -> int:

@@ -84,7 +84,7 @@ class HashField(nn.Module):
 
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """See `contracts.PullsBack`. Where there is a fused kernel, the table's gradient is sparse."""
+        """See `contracts.PullsBack`. Where there is a fused kernel (float32), the table's gradient is sparse."""
         if dispatch.choose("ngp_step", self.table.device) == "reference":
             with torch.enable_grad():
                 output = self.forward(query)
@@ -106,8 +106,15 @@ class HashField(nn.Module):
         return Network(self.table, self.config.grid, *layers, self._box())
 
     def forward(self, query: FieldInput) -> FieldOutput:
-        geometry = self.geometry(self.encode(query.positions, query.features))
-        hidden = torch.cat((geometry, harmonics(query.directions)), -1)
+        return self.decode(self.encode(query.positions, query.features), query.directions)
+
+    def decode(self, encoding: Tensor, directions: Tensor) -> FieldOutput:
+        """Encoded positions [n, levels * features] and directions [n, 3] -> pre-activations: the networks alone.
+
+        Under `torch.autocast` the outputs have the type of the products.
+        """
+        geometry = self.geometry(encoding)
+        hidden = torch.cat((geometry, harmonics(directions).to(geometry.dtype)), -1)
         for weight in self.colour_layers[:-1]:
             hidden = (hidden @ weight).relu_()
         return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])

@@ -18,10 +18,14 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
         return "the fused step takes networks up to 128 wide, 64 numbers for colour and 3 colour layers"
     if not training:
         return ""
-    if mining.policy == "hard" and (mining.hard.draw != "poisson" or mining.hard.winsor is not None):
-        return f"the fused step draws hard samples by Poisson draws without `winsor`, not by {mining.hard.draw}"
+    if mining.policy == "hard" and mining.hard.winsor is not None:
+        return "the fused step draws hard samples without `winsor`"
     if config.optimiser.beta1 == 0:
         return "the fused step updates networks with momentum, and optimiser.beta1 is 0"
     if config.pixels.follows_error:
         return f"the fused step draws pixels evenly or by edges, not by {config.pixels.policy}"
+    if config.amp not in ("auto", "fp16"):
+        return f"the fused step computes in float16, and amp is {config.amp}"
+    if config.checkpoint:
+        return "the fused step stores no activations, so there is nothing to checkpoint"
     return ""

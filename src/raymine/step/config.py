@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from raymine.errors import ConfigError
 from raymine.fields import HashFieldConfig
@@ -12,6 +13,8 @@ from raymine.mining import MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step.optimiser import OptimiserConfig
+
+Amp = Literal["auto", "fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class TrainConfig:
     """Composed once by a recipe; each part is checked by the class that it configures.
 
     deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
+    amp: the type that the networks multiply in; parameters, moments, the encoding and rendering are always float32.
+        `auto`: float16 in the fused step, float32 in the plain one.
+    checkpoint: the field is evaluated in pieces of at most this many samples, and the backward pass computes their
+        activations again instead of finding them in memory; 0: all samples at once, and activations are kept.
     """
 
     field: HashFieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -46,3 +53,11 @@ class TrainConfig:
     pixels: PixelConfig = dataclasses.field(default_factory=PixelConfig)
     random_background: bool = True
     deterministic: bool = False
+    amp: Amp = "auto"
+    checkpoint: int = 0
+
+    def __post_init__(self) -> None:
+        if self.amp not in get_args(Amp):
+            raise ConfigError(f"`amp` must be one of {', '.join(get_args(Amp))}; got {self.amp!r}.")
+        if self.checkpoint < 0:
+            raise ConfigError(f"`checkpoint` must be 0 (off) or a number of samples, got {self.checkpoint}.")

@@ -68,11 +68,14 @@ class Optimiser:
     def _beta1(self, name: str) -> float:
         return self.config.table_beta1 if name.endswith("table") else self.config.beta1
 
-    def finite(self) -> bool:
-        """Whether every gradient is finite: one sum each, since a sum is finite only if nothing in it is not."""
+    def finite(self, loss: Tensor) -> bool:
+        """Whether the loss [] and every gradient are finite: one sum, which is finite only if nothing in it is not.
+
+        A single number is read from the device, so that it is waited for once.
+        """
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
-        total = sum(grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
-        return bool(torch.isfinite(torch.as_tensor(total)))
+        sums = (grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
+        return bool(torch.isfinite(sum(sums, loss.detach())))
 
     def clear(self) -> None:
         """Forget the gradients."""

@@ -25,6 +25,7 @@ from raymine.losses import colour_loss
 from raymine.pixels import Pixels, draw_backgrounds
 from raymine.render import activate_density, composite_output, first_look, packed, query_points, take, visible_samples
 from raymine.step.data import TrainData
+from raymine.step.precision import visiting, ways_to_ask
 from raymine.step.state import TrainState
 
 
@@ -42,7 +43,7 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
     if state.pixels.learns:
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
 
-    finite = bool(torch.isfinite(loss.total)) and state.optimiser.finite()
+    finite = state.optimiser.finite(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
     if finite:
         state.optimiser.step(rate)
@@ -62,6 +63,7 @@ def backward(
 ) -> tuple[LossReport, int, dict[str, float]]:
     """Loss of the rays and its gradient in the parameters, through the samples that the policy trains on."""
     mining = state.config.mining
+    look, learn, scale = ways_to_ask(state.config, state.field)
 
     def objective(output: FieldOutput, samples: Samples) -> LossReport:
         rendered = composite_output(output, samples, wanted.background, mining.stop)
@@ -69,33 +71,45 @@ def backward(
 
     if state.miner is None:
         if mining.policy == "prune":
-            samples, query = visible_samples(state.field, rays, samples, mining.stop, mining.faint)
+            samples, query = visible_samples(look, rays, samples, mining.stop, mining.faint)
         else:
             query = query_points(rays, samples)
-        loss = objective(state.field.forward(query), samples)
-        loss.total.backward()
+        loss = objective(learn.forward(query), samples)
+        (loss.total if scale == 1 else loss.total * scale).backward()
+        unscale(state, scale)
         return loss, len(samples), {}
-    first, kept = first_look(state.field, rays, samples, mining.stop, mining.faint, keep=True)
+    first, kept = first_look(look, rays, samples, mining.stop, mining.faint, keep=True)
     found = judge(first.colour, first.density, packed(samples), wanted, state.config.loss.threshold, mining.stop)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
         query = query_points(rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
-        train_chosen(state.field, query, found.gradient, chosen)
+        train_chosen(learn, query, found.gradient, chosen, scale)
+        unscale(state, scale)
     mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
     loss = LossReport(found.loss.sum(), mse, found.error)
     return loss, len(chosen.index), {"tau": float(chosen.tau), "budget": float(chosen.budget)}
 
 
-def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection) -> None:
-    """Send the gradients [B, 4] of the chosen samples, weighted, back into the parameters."""
-    part = gradient[chosen.index] * chosen.weight[:, None]
+def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection, scale: float = 1.0) -> None:
+    """Send the gradients [B, 4] of the chosen samples, weighted and scaled, back into the parameters."""
+    weight = chosen.weight if scale == 1 else chosen.weight * scale
+    part = gradient[chosen.index] * weight[:, None]
     colour, density = part[:, :3].contiguous(), part[:, 3].contiguous()
     if isinstance(field, PullsBack):
         field.pull_back(query, colour, density)
     else:
         output = field.forward(query)
         torch.autograd.backward((output.colour, output.density), (colour, density))
+
+
+def unscale(state: TrainState, scale: float) -> None:
+    """Take a loss scale out of the gradients, which are float32 by now."""
+    if scale == 1:
+        return
+    for parameter in state.optimiser.parameters.values():
+        if parameter.grad is not None:
+            parameter.grad.mul_(1 / scale)
 
 
 class Batch(NamedTuple):
@@ -125,7 +139,8 @@ def draw_batch(state: TrainState, data: TrainData) -> Batch:
 @torch.no_grad()
 def update_occupancy(state: TrainState) -> None:
     """Visit cells of the occupancy grid with the field as it is now."""
-    state.sampler.update(lambda points: activate_density(state.field.density(points)), state.seed, state.step)
+    field = visiting(state.config, state.field)
+    state.sampler.update(lambda points: activate_density(field.density(points)), state.seed, state.step)
 
 
 def next_ray_count(state: TrainState, rays: int, marched: int) -> int:

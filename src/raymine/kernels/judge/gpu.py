@@ -39,8 +39,8 @@ def activate(raw):
 
 @triton.jit
 def limited(optical):
-    """Optical depths, at most 20: exp(-20) is nothing beside 1 in float32, and a running sum that grows no further keeps
-    the digits of the small ones in front."""
+    """Optical depths, at most 20: exp(-20) is nothing beside 1 in float32, and a running sum that grows no further
+    keeps the digits of the small ones in front."""
     return tl.minimum(optical, 20.0, propagate_nan=tl.PropagateNan.ALL)
 
 
