@@ -20,12 +20,13 @@ LAYERS = [
     {"contracts", "kernels", "pictures", "files"},
     {"cameras"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
+    {"toolkit"},
     {"step"},
     {"fused"},
     {"config", "evaluate", "checkpoint", "tracking", "export"},
     {"rundir", "recipes"},
     {"experiment"},
-    {"bench"},
+    {"bench", "compat"},
     {"cli"},
 ]
 """From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""
