@@ -295,6 +295,7 @@ def test_the_step_benchmark_appends_rows_that_say_what_was_measured(
     assert json.loads(said[said.index("[\n") :])[0] == rows[2]
     for row in rows:
         assert (row["engine"], row["stages"], row["busy"], row["memory"]) == ("plain", {}, None, None)
+        assert row["step_memory"] is row["plain_step_memory"] is None
         assert row["views"] == 3
         assert row["shapes"]["samples"] == CONFIG.batch.samples
         assert row["environment"]["device"]

@@ -5,6 +5,9 @@ from .mining import Outcome as Outcome
 from .mining import Silent as Silent
 from .mining import Watcher as Watcher
 from .mining import bench_mining as bench_mining
+from .ops import OpRow as OpRow
+from .ops import OpsRequest as OpsRequest
+from .ops import bench_ops as bench_ops
 from .policies import parse_policies as parse_policies
 from .records import Document as Document
 from .records import Look as Look

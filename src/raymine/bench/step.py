@@ -5,9 +5,7 @@ Training runs as `raymine train --max-seconds` would run it; evaluation is outsi
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,28 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine.config import replace_fields, to_json
+from raymine.config import replace_fields
 from raymine.errors import RunError, SceneError
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
-from raymine.files import resource_error
 from raymine.fused import Engine, engine_for
 from raymine.rundir import Environment, describe_environment
-from raymine.step import TrainConfig, TrainData, TrainState, create_state
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 
 from .derive import Curve, reached
 from .measure import Hooks, final_rays, step_time, train_for
+from .memory import peak_bytes
 from .policies import check_request, parse_policies
 from .records import StepTime
+from .rows import Progress, append_rows
 
 TARGETS = (30.0, 33.0, 35.0, 36.0)
 """dB whose times are reported."""
-
-Progress = Callable[[str, float, float], None]
-"""Told what is going on, how much of it is done and how much there is."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,9 @@ class StepRow:
     """psnr: (training seconds, dB over all pixels of the held-out views). reached: seconds to the `TARGETS`, by dB.
 
     stages: milliseconds of each stage of a fused step, empty for the plain one; busy: share of the wall clock that the
-    device works, None likewise. memory: peak bytes on the device, images included; None on a CPU.
+    device works, None likewise. memory: peak bytes on the device, images included; None on a CPU. step_memory: what a
+    fused step holds beyond parameters, moments and images; plain_step_memory: what a plain step of the same state and
+    batch takes beyond them; both None where there is no fused step.
     """
 
     benchmark: str
@@ -89,6 +87,8 @@ class StepRow:
     busy: float | None
     frames_per_second: float
     memory: int | None
+    step_memory: int | None
+    plain_step_memory: int | None
     ready_seconds: float
 
 
@@ -124,7 +124,7 @@ def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> li
             bench = _Bench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
             row = replace(bench.run(name, progress), scene=prepared.config.scene)
             rows.append(row)
-            _append(request.out, row)
+            append_rows(request.out, [row])
     return rows
 
 
@@ -158,6 +158,7 @@ class _Bench:
         )
         log = train_for(state, request.seconds, hooks)
         memory = torch.cuda.max_memory_allocated(self.device) if cuda else None
+        fused, plain = self._step_memory(state) if cuda else (None, None)
         curve = Curve(*(np.array(part) for part in zip(*log.looks, strict=True)))
         last = log.reports[-max(1, len(log.reports) // 10) :]
         _, frames_per_second = self._psnr(engine)
@@ -185,8 +186,28 @@ class _Bench:
             stages=engine.stage_times(),
             frames_per_second=frames_per_second,
             memory=memory,
+            step_memory=fused,
+            plain_step_memory=plain,
             ready_seconds=ready,
         )
+
+    def _step_memory(self, state: TrainState) -> tuple[int | None, int | None]:
+        """Bytes of a fused and of a plain step of this state, which stays as it is."""
+        twin = create_state(self.config, self.data, seed=state.seed, device=self.device)
+        twin.restore(state.tensors(), state.scalars())
+
+        def advance() -> Engine:
+            engine = engine_for(twin, self.data)
+            for _ in range(3):  # the second step is captured, the third replayed
+                engine.advance(1)
+            return engine
+
+        fused, engine = peak_bytes(advance, self.device)
+        if engine.image_bytes is None:
+            return None, None
+        for _ in range(2):  # what is allocated once and kept is no part of a step
+            plain, _ = peak_bytes(lambda: train_step(twin, self.data), self.device)
+        return fused - engine.image_bytes, plain
 
     def _psnr(self, engine: Engine) -> tuple[float, float]:
         """Mean PSNR over all pixels of the views, and views rendered a second."""
@@ -227,14 +248,3 @@ def _shapes(state: TrainState, data: TrainData) -> dict[str, int]:
         "network": field_config.width,
         "samples": state.config.batch.samples,
     }
-
-
-def _append(path: Path | None, row: StepRow) -> None:
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(row)) + "\n")
-    except OSError as error:
-        raise resource_error(error, "write the benchmark row", path) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,20 +15,30 @@ from raymine.errors import ConfigError
 from . import output
 
 if TYPE_CHECKING:
-    from raymine.bench import Outcome, StepRow
+    from raymine.bench import OpRow, Outcome, StepRow
     from raymine.bench.table import Table
 
-BENCHMARKS = ("mining", "step")
+_TRAINING = ("policies", "seconds", "views", "recipe", "device", "downscale", "out", "json")
+
+OPTIONS = {
+    "mining": (*_TRAINING, "seeds", "resume", "no_page"),
+    "step": _TRAINING,
+    "ops": ("ops", "samples", "device", "out", "json"),
+}
+"""By benchmark: the options that it takes."""
+
+BENCHMARKS = tuple(OPTIONS)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure training on this machine. `mining`: which samples to train on, at equal time. `step`: how quick it is."""
+    """Measure this machine. `mining`: which samples to train on, at equal time. `step`: how quick a training step is.
+    `ops`: how quick each op is on each backend, against plain torch; it takes no scene."""
 
     benchmark: tyro.conf.Positional[str]
-    """What to measure: `mining` or `step`."""
-    scene: tyro.conf.Positional[str]
-    """Scene folder, or the word `builtin` for the scene that comes with raymine."""
+    """What to measure: `mining`, `step` or `ops`."""
+    scene: tyro.conf.Positional[str | None] = None
+    """For `mining` and `step`: scene folder, or the word `builtin` for the scene that comes with raymine."""
     policies: str = "none,prune,hard"
     """Compared, with commas: none, prune, hard, hard:{published,poisson,systematic,multinomial,topk,biased}."""
     seconds: float = 60.0
@@ -40,12 +50,15 @@ class Bench:
     recipe: str = "ngp"
     """What to train."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train."""
+    """Where to train, or to run ops."""
     downscale: int = 1
     """Divide the size of every image by this."""
+    ops: str | None = None
+    """`ops`: which, with commas, such as `hash_grid,march`; all if not given."""
+    samples: int | None = None
+    """`ops`: samples of a batch; 2^18 on CUDA and 2^14 on a CPU if not given."""
     out: Path | None = None
-    """`mining`: folder for the results, the next free `runs/bench-mining-SCENE-N` if not given. `step`: a file that
-    rows are appended to."""
+    """`mining`: folder, the next free `runs/bench-mining-SCENE-N` if not given. `step`, `ops`: file for more rows."""
     resume: bool = False
     """Do what is missing of the benchmark in --out; start it where there is none."""
     no_page: bool = False
@@ -55,18 +68,56 @@ class Bench:
 
     def execute(self) -> int:
         _require_known(self.benchmark)
-        return self._step() if self.benchmark == "step" else self._mining()
+        if self.benchmark == "step" and (self.resume or self.seeds != 1):
+            raise ConfigError("`bench step` runs each policy once: it takes neither --resume nor --seeds.")
+        self._require_own_options()
+        if self.benchmark == "ops":
+            if self.scene is not None:
+                raise ConfigError(f"`bench ops` takes no scene, got `{self.scene}`.", hint="Ops are chosen with --ops.")
+            return self._ops()
+        if self.scene is None:
+            raise ConfigError(
+                f"`bench {self.benchmark}` needs a scene: a folder, or the word `builtin`.",
+                hint=f"For instance: raymine bench {self.benchmark} builtin",
+            )
+        return self._step(self.scene) if self.benchmark == "step" else self._mining(self.scene)
 
-    def _step(self) -> int:
+    def _require_own_options(self) -> None:
+        """`ConfigError` for an option of another benchmark, which would otherwise do nothing in silence."""
+        own = OPTIONS[self.benchmark]
+        for field in fields(self):
+            known = field.name in own or field.name in ("benchmark", "scene")
+            if not known and getattr(self, field.name) != field.default:
+                raise ConfigError(
+                    f"`bench {self.benchmark}` takes no {_flag(field.name)}.",
+                    hint=f"It takes {', '.join(map(_flag, own))}.",
+                )
+
+    def _ops(self) -> int:
+        from raymine.bench import OpsRequest, bench_ops
+        from raymine.config import to_json
+
+        from .bench_progress import StepProgress
+
+        request = OpsRequest(ops=self.ops, samples=self.samples, device=self.device, out=self.out)
+        with StepProgress() as progress:
+            rows = bench_ops(request, progress.show)
+        if self.json:
+            output.emit_json([to_json(row) for row in rows])
+        else:
+            _print_ops(f"ops on {rows[0].environment.device}", rows)
+        if self.out is not None:
+            output.say(f"Rows: {self.out}")
+        return 0
+
+    def _step(self, scene: str) -> int:
         from raymine.bench import StepRequest, bench_step
         from raymine.config import to_json
 
         from .bench_progress import StepProgress
 
-        if self.resume or self.seeds != 1:
-            raise ConfigError("`bench step` runs each policy once: it takes neither --resume nor --seeds.")
         request = StepRequest(
-            scene=self.scene,
+            scene=scene,
             policies=self.policies,
             seconds=self.seconds,
             recipe=self.recipe,
@@ -76,24 +127,24 @@ class Bench:
             out=self.out,
         )
         with StepProgress() as progress:
-            if self.scene == "builtin":
+            if scene == "builtin":
                 progress.make_builtin()
             rows = bench_step(request, progress.show)
         if self.json:
             output.emit_json([to_json(row) for row in rows])
         else:
-            _print_steps(f"{self.scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
+            _print_steps(f"{scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
         if self.out is not None:
             output.say(f"Rows: {self.out}")
         return 0
 
-    def _mining(self) -> int:
+    def _mining(self, scene: str) -> int:
         from raymine.bench import MiningRequest, bench_mining, table_of
 
         from .bench_progress import BenchProgress
 
         request = MiningRequest(
-            scene=self.scene,
+            scene=scene,
             policies=self.policies,
             seconds=self.seconds,
             seeds=self.seeds,
@@ -107,13 +158,13 @@ class Bench:
             command=("raymine", *sys.argv[1:]),
         )
         with BenchProgress(self.seconds) as progress:
-            if self.scene == "builtin":
+            if scene == "builtin":
                 progress.make_builtin()
             outcome = bench_mining(request, progress)
         if self.json:
             output.emit_json(_summary(outcome))
         else:
-            title = f"{self.scene}, {self.seconds:g} s of training each, {outcome.document.environment.device}"
+            title = f"{scene}, {self.seconds:g} s of training each, {outcome.document.environment.device}"
             _print_table(title, table_of(outcome.document))
         output.say(f"Results: {outcome.folder / 'mining.json'}")
         if outcome.page is not None:
@@ -141,11 +192,43 @@ def _print_steps(title: str, rows: list[StepRow]) -> None:
         ),
         *((f"ms, {stage}", *(f"{row.stages.get(stage, 0):.3f}" for row in rows)) for stage in rows[0].stages),
         ("views rendered a second", *(f"{row.frames_per_second:.1f}" for row in rows)),
+        *(
+            (name, *("-" if value is None else f"{value / 2**20:.0f}" for value in values))
+            for name, values in (
+                ("MiB of a step", [row.step_memory for row in rows]),
+                ("MiB of the same step, unfused", [row.plain_step_memory for row in rows]),
+            )
+        ),
         ("seconds to get ready", *(f"{row.ready_seconds:.1f}" for row in rows)),
     ]
     output.results().print(
         output.table(title, ("what", *(row.policy for row in rows)), table, right=[r.policy for r in rows])
     )
+
+
+def _print_ops(title: str, rows: list[OpRow]) -> None:
+    """A row per op, direction, shape and backend; what repeats the line above is left out."""
+    cells: list[tuple[str, ...]] = []
+    before: tuple[str, ...] = ()
+    for row in rows:
+        what = (
+            row.op if row.direction == "forward" else f"{row.op}, {row.direction}",
+            ", ".join(f"{size:,} {name}" for name, size in row.shapes.items()),
+        )
+        figures = (
+            row.backend,
+            f"{row.median_ms:.3f}",
+            output.number(row.gbytes_per_s),
+            f"{row.ratio_to_reference:.2f}",
+        )
+        cells.append((*(("", "") if what == before else what), *figures))
+        before = what
+    columns = ("op", "shape", "backend", "ms", "GB/s", "x reference")
+    output.results().print(output.table(title, columns, cells, right=columns[3:]))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _require_known(name: str) -> None:

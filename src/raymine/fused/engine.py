@@ -17,6 +17,8 @@ class Engine(Protocol):
 
     name: str
     reason: str
+    image_bytes: int | None
+    """Of the images that a fused engine holds on the device; None for another."""
 
     def advance(self, steps: int) -> list[StepReport]:
         """Train at least one and at most `steps` steps; a report of each."""
@@ -39,6 +41,7 @@ class PlainEngine:
     """One step at a time, stage by stage, on whatever device."""
 
     name = "plain"
+    image_bytes: int | None = None
 
     def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
         self._state, self._data, self.reason = state, data, reason
@@ -65,6 +68,7 @@ class FusedEngine:
         from raymine.fused.trainer import FusedTrainer
 
         self._trainer = FusedTrainer(state, data)
+        self.image_bytes: int | None = self._trainer.images.bytes
         self._renderer: FusedRenderer | None = None
 
     def advance(self, steps: int) -> list[StepReport]:

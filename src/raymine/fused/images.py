@@ -34,6 +34,11 @@ class DeviceImages:
         self.rig = data.rig.table.contiguous()
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
 
+    @property
+    def bytes(self) -> int:
+        """What it takes on the device."""
+        return sum(part.nbytes for part in (self.pixels, self.masks, self.places, self.rig, self.background))
+
 
 class DevicePixels:
     """The cells that rays are drawn by, as `kernels.ngp_step.gpu_pixels.draw_by_score` wants them.

@@ -28,9 +28,10 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "hash_grid": ("reference", "cpu", "gpu"),
     "march": ("reference", "cpu", "gpu"),
     "composite": ("reference", "cpu", "gpu"),
-    "judge": ("reference", "cpu"),
-    "select": ("reference", "cpu"),
-    "adam": ("reference", "cpu"),
+    "judge": ("reference", "cpu", "gpu"),
+    "select": ("reference", "cpu", "gpu"),
+    "adam": ("reference", "cpu", "gpu"),
+    "mlp": ("reference", "gpu"),
     "ngp_step": ("reference", "cpu"),
 }
 """What each op offers. An op that lists a backend must pass the comparison tests on it."""

@@ -1,0 +1,380 @@
+"""What `raymine bench ops` times: for every op its directions and shapes, on random inputs that never change.
+
+Bytes that must move: every input is read once and every result written once, where nothing else is said. A value that
+a kernel keeps for its own backward does not count, nor do masks and sums on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from raymine.kernels import dispatch
+from raymine.kernels.adam.op import Rates, update, update_rows
+from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.judge.op import Wanted, judge
+from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
+from raymine.kernels.mlp.op import mlp
+from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
+from raymine.kernels.philox.op import Stream, words
+from raymine.kernels.select.op import compact
+
+SEED = 7
+"""Of all inputs; every case starts from it, so that a selection of ops sees the inputs of a full run."""
+
+PER_RAY = 32
+"""Samples of a ray, in the mean."""
+
+ROUNDING = 1e-3
+"""Largest deviation of sums in another order, and of positions that round differently on a fine grid."""
+
+HALF = 1e-2
+"""Largest deviation where matrix products take float16, which has 11 bits."""
+
+JUMPS = 5e-2
+"""Largest deviation of results that jump, where either side of the jump is right: within rounding of a cell's face, of
+the transmittance at which a ray stops, or of the bend of a ReLU. In float16 the bends count for most: the reference,
+rounded to float16 after every layer, deviates by 0.02 in its gradients. What is plainly wrong deviates by about 1; the
+tests of an op look closer."""
+
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """samples: of a batch. log2_entries: of a level of the hash grid. resolution: cells a side of occupancy."""
+
+    samples: int
+    log2_entries: int
+    resolution: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op in one direction on one set of inputs.
+
+    prepare: called under the backend that is to be timed, gives the call that is timed; its results have names.
+    moved: bytes that one call must move, None where that is not known. bound: largest deviation from the reference.
+    compared: what is compared of the results.
+    """
+
+    direction: str
+    shapes: dict[str, int]
+    moved: int | None
+    bound: float
+    prepare: Callable[[], Callable[[], Named]]
+    compared: Callable[[Named], Named] = dict
+
+
+Maker = Callable[[Sizes], Case]
+
+
+class _Draws:
+    """Random tensors, drawn on the CPU and then moved, so that every device gets the same."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._generator = torch.Generator().manual_seed(SEED)
+        self.device = sizes.device
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._uniform(*shape).to(self.device)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self._generator).to(self.device)
+
+    def rays(self, samples: int) -> Packed:
+        """Packed intervals of 0.01 from 2 on. Rays differ in length by their weight in a lottery for the samples."""
+        rays = max(1, samples // PER_RAY)
+        edges = self._uniform(rays).cumsum(0)
+        ray_id = torch.searchsorted(edges, self._uniform(samples) * edges[-1]).clamp_max(rays - 1).sort().values
+        count = torch.bincount(ray_id, minlength=rays)
+        first = count.cumsum(0) - count
+        t = 2 + 0.01 * (torch.arange(samples) - first[ray_id])
+        return Packed(*(part.to(self.device) for part in (t, t + 0.01, first, count)))
+
+    def blobs(self, resolution: int) -> Occupancy:
+        """Twelve blobs that fill 3 % of the box +-1.5."""
+        at = (torch.arange(resolution) + 0.5) / resolution * 3 - 1.5
+        cells = torch.stack(torch.meshgrid(at, at, at, indexing="ij"), -1)
+        away = torch.full(cells.shape[:3], torch.inf)
+        for centre, radius in zip(self._uniform(12, 3) * 2 - 1, self._uniform(12) + 0.3, strict=True):
+            away = torch.minimum(away, (cells - centre).norm(dim=-1) / radius)
+        limit = away.flatten().kthvalue(round(0.03 * away.numel())).values
+        return pack((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
+
+    def unit(self, n: int) -> Tensor:
+        return torch.nn.functional.normalize(self.normal(n, 3), dim=-1)
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self._generator)
+
+
+def philox_words(sizes: Sizes) -> Case:
+    """Writes 8 bytes a word."""
+    n = sizes.samples
+
+    def run() -> Named:
+        return {"words": words(SEED, 1, Stream.MINING, n, sizes.device)}
+
+    return Case("forward", {"words": n}, 8 * n, 0.0, lambda: run)
+
+
+def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
+    """A corner counts for every sample that needs it, although samples share corners on coarse levels: most come from
+    a cache there. Backward to the table reads and writes them, and fills the gradient with zeros first."""
+    draws, n = _Draws(sizes), sizes.samples
+    spec = GridSpec(levels=levels, features=features, log2_entries=sizes.log2_entries)
+    points, grad = draws.uniform(n, 3), draws.normal(n, spec.width)
+    table = draws.normal(spec.total_entries, features)
+    shapes = {"samples": n, "levels": levels, "features": features, "entries": 1 << sizes.log2_entries}
+    numbers = 4 * spec.width * n
+    if direction == "forward":
+
+        def forward() -> Named:
+            with torch.no_grad():
+                return {"encoding": encode(points, table, spec)}
+
+        return Case(direction, shapes, 12 * n + 9 * numbers, ROUNDING, lambda: forward)
+
+    to_table = direction == "backward to table"
+    leaf = (table if to_table else points).requires_grad_()
+
+    def prepare() -> Callable[[], Named]:
+        out = encode(points, table, spec)
+        return lambda: {"gradient": torch.autograd.grad(out, leaf, grad, retain_graph=True)[0]}
+
+    if to_table:
+        moved = 12 * n + 17 * numbers + 4 * table.numel()
+        return Case(direction, shapes, moved, ROUNDING, prepare)
+    return Case(direction, shapes, 24 * n + 9 * numbers, JUMPS, prepare)
+
+
+def march_rays(sizes: Sizes) -> Case:
+    """Rays from outside through a grid with 3 % occupied cells in blobs. Cells that are looked up do not count, since
+    how many must be depends on what is skipped."""
+    draws = _Draws(sizes)
+    grid, side = draws.blobs(sizes.resolution), 3.0
+    # As fine as the `ngp` recipe steps: a fifth of a cell.
+    spacing = Spacing(side / (4.7 * sizes.resolution))
+
+    def bundle(n: int) -> Callable[[], Marched]:
+        origins = 4 * draws.unit(n)
+        towards = torch.nn.functional.normalize((draws.uniform(n, 3) - 0.5) * side - origins, dim=-1)
+        near, jitter = torch.full((n,), 0.05, device=sizes.device), draws.uniform(n)
+        far = torch.full_like(near, 1e3)
+        return lambda: march(origins, towards, near, far, grid, spacing, jitter)
+
+    with dispatch.force("reference"):
+        each = len(bundle(256)().t_start) / 256
+        n = max(1, round(sizes.samples / each))
+        rays = bundle(n)
+        samples = len(rays().t_start)
+
+    def run() -> Named:
+        return rays()._asdict()
+
+    def compared(found: Named) -> Named:
+        """A midpoint on a cell's face may fall on either side, so that samples cannot be paired: compare by ray."""
+        zero = torch.zeros(n, device=sizes.device, dtype=torch.float64)
+        sums = {name: zero.index_add(0, found["ray_id"], found[name].double()) for name in ("t_start", "t_end")}
+        return {"count": found["count"], "first": found["first"], **sums}
+
+    shapes = {"rays": n, "samples": samples, "cells": sizes.resolution**3}
+    return Case("forward", shapes, (36 + 16) * n + 16 * samples, JUMPS, lambda: run, compared)
+
+
+def composite_rays(direction: str, sizes: Sizes) -> Case:
+    """Backward from the colour of rays to density, colour and background."""
+    draws = _Draws(sizes)
+    packed = draws.rays(sizes.samples)
+    n, rays = sizes.samples, len(packed.first)
+    density, colour, background = torch.exp(3 * draws.normal(n)), draws.uniform(n, 3), draws.uniform(rays, 3)
+    shapes = {"samples": n, "rays": rays}
+    if direction == "forward":
+
+        def forward() -> Named:
+            with torch.no_grad():
+                return composite(density, colour, packed, background)._asdict()
+
+        return Case(direction, shapes, (24 + 4) * n + (28 + 20) * rays, ROUNDING, lambda: forward)
+
+    leaves = {"density": density, "colour": colour, "background": background}
+    grad = draws.normal(rays, 3)
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+
+    def prepare() -> Callable[[], Named]:
+        out = composite(density, colour, packed, background).colour
+        inputs = tuple(leaves.values())
+        return lambda: dict(zip(leaves, torch.autograd.grad(out, inputs, grad, retain_graph=True), strict=True))
+
+    return Case(direction, shapes, (24 + 16) * n + (40 + 12) * rays, ROUNDING, prepare)
+
+
+def judge_rays(sizes: Sizes) -> Case:
+    """From pre-activations to loss and gradients."""
+    draws = _Draws(sizes)
+    packed = draws.rays(sizes.samples)
+    n, rays = sizes.samples, len(packed.first)
+    wanted = Wanted(draws.uniform(rays, 3), draws.uniform(rays, 3), torch.ones(rays, device=sizes.device))
+    colour, density = draws.normal(n, 3), 3 * draws.normal(n)
+
+    def run() -> Named:
+        return judge(colour, density, packed, wanted)._asdict()
+
+    return Case("forward", {"samples": n, "rays": rays}, (24 + 20) * n + (44 + 8) * rays, ROUNDING, lambda: run)
+
+
+def select_samples(sizes: Sizes) -> Case:
+    """Three in ten samples survive."""
+    draws = _Draws(sizes)
+    count = draws.rays(sizes.samples).count
+    keep = draws.uniform(sizes.samples) < 0.3
+    kept = int(keep.sum())
+
+    def run() -> Named:
+        return compact(keep, count)._asdict()
+
+    shapes = {"samples": sizes.samples, "rays": len(count), "kept": kept}
+    return Case("forward", shapes, sizes.samples + 8 * kept + 24 * len(count), 0.0, lambda: run)
+
+
+def adam(direction: str, sizes: Sizes) -> Case:
+    """On a table of 8 x 4 features. Dense: everything, with both moments. Rows: an eighth of the entries, without a
+    first moment, as the recipes train tables."""
+    draws = _Draws(sizes)
+    entries, features = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries).total_entries, 4
+    # Near 0, as tables start: what is compared is then the update and not what was there before.
+    start, square = 1e-4 * draws.normal(entries, features), (1e-3 * draws.normal(entries, features)) ** 2
+    if direction == "dense":
+        first, grad = 1e-3 * draws.normal(entries, features), 1e-3 * draws.normal(entries, features)
+
+        def dense() -> Callable[[], Named]:
+            p, m, v = start.clone(), first.clone(), square.clone()
+
+            def run() -> Named:
+                update(p, grad, m, v, Rates(1e-2, 0.9, 0.99, 1e-15, 1e-6, 10))
+                return {"parameter": p, "m": m, "v": v}
+
+            return run
+
+        return Case(direction, {"entries": entries, "features": features}, 28 * start.numel(), ROUNDING, dense)
+
+    rows = draws.uniform(entries).argsort()[: entries // 8].sort().values
+    part = 1e-3 * draws.normal(len(rows), features)
+
+    def sparse() -> Callable[[], Named]:
+        p, v = start.clone(), square.clone()
+
+        def run() -> Named:
+            update_rows(p, rows, part, None, v, Rates(1e-2, 0.0, 0.99, 1e-15, 0.0, 10))
+            return {"parameter": p, "v": v}
+
+        return run
+
+    shapes = {"entries": entries, "features": features, "rows": len(rows)}
+    return Case(direction, shapes, (8 + 20 * features) * len(rows), ROUNDING, sparse)
+
+
+def perceptron(direction: str, sizes: Sizes) -> Case:
+    """32 -> 64 -> 64 -> 16, called with precision fp16; the reference computes in float32 whatever it is called with.
+    Backward goes to inputs and layers, and reads the inputs again."""
+    draws, n, widths = _Draws(sizes), sizes.samples, (32, 64, 64, 16)
+    inputs, grad = draws.normal(n, widths[0]), draws.normal(n, widths[-1])
+    # As wide layers are initialised, so that outputs are as large as inputs.
+    layers = [draws.normal(i, o) * (2 / i) ** 0.5 for i, o in pairwise(widths)]
+    weights = sum(layer.numel() for layer in layers)
+    shapes = {"samples": n, "inputs": 32, "hidden": 64, "layers": len(layers), "outputs": 16}
+    ends = n * (widths[0] + widths[-1])
+    if direction == "forward, fp16":
+
+        def forward() -> Named:
+            with torch.no_grad():
+                return {"outputs": mlp(inputs, layers, precision="fp16")}
+
+        return Case(direction, shapes, 4 * (ends + weights), HALF, lambda: forward)
+
+    names = ("inputs", *(f"layer {i}" for i in range(len(layers))))
+    leaves = [leaf.requires_grad_() for leaf in (inputs, *layers)]
+
+    def prepare() -> Callable[[], Named]:
+        out = mlp(leaves[0], leaves[1:], precision="fp16")
+        return lambda: dict(zip(names, torch.autograd.grad(out, leaves, grad, retain_graph=True), strict=True))
+
+    return Case(direction, shapes, 4 * (ends + n * widths[0] + 2 * weights), JUMPS, prepare)
+
+
+def ngp_infer(sizes: Sizes) -> Case:
+    """The first pass, about half of whose samples lie behind something; so what must move is not known."""
+    draws = _Draws(sizes)
+    network, packed = _network(draws, sizes), draws.rays(sizes.samples)
+    rays = len(packed.first)
+    origins, directions = torch.zeros(rays, 3, device=sizes.device), draws.unit(rays)
+    # From the middle of the box to its faces, whatever the length of the ray.
+    near = packed._replace(t_start=packed.t_start - 2, t_end=packed.t_end - 2)
+
+    def run() -> Named:
+        found = infer(network, origins, directions, near, 1e-4, 1e-3)
+        return {"colour": found.colour, "density": found.density}
+
+    def compared(found: Named) -> Named:
+        """Opacity instead of pre-activations, whose norm would be that of the number that stands for "hidden"."""
+        opacity = -torch.expm1(-torch.exp(found["density"] - 1) * 0.01)
+        return {"colour": found["colour"], "opacity": opacity}
+
+    return Case("infer", {"samples": sizes.samples, "rays": rays}, None, JUMPS, lambda: run, compared)
+
+
+def ngp_train(sizes: Sizes) -> Case:
+    """The second pass over an eighth of the samples. What must move depends on the rows that samples share."""
+    draws = _Draws(sizes)
+    network, n = _network(draws, sizes), max(1, sizes.samples // 8)
+    positions, directions = draws.uniform(n, 3) * 2 - 1, draws.unit(n)
+    grads = draws.normal(n, 3), draws.normal(n)
+
+    def run() -> Named:
+        found = train(network, positions, directions, *grads)
+        layers = {f"layer {i}": layer for i, layer in enumerate(found.layers)}
+        return {"rows": found.rows, "values": found.values, **layers}
+
+    def compared(found: Named) -> Named:
+        """The table's gradient as a whole: a row without a gradient may be listed or not."""
+        table = torch.zeros_like(network.table).index_add(0, found["rows"], found["values"])
+        return {"table": table, **{name: part for name, part in found.items() if name.startswith("layer")}}
+
+    return Case("train", {"samples": n}, None, ROUNDING, lambda: run, compared)
+
+
+def _network(draws: _Draws, sizes: Sizes) -> Network:
+    """8 x 4 features, as wide as the recipes for the device."""
+    spec = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries, finest=512)
+    width = 32 if sizes.device.type == "cpu" else 64
+    density = 0.4 * draws.normal(spec.width, width), 0.4 * draws.normal(width, 16)
+    colour = [0.4 * draws.normal(i, o) for i, o in ((16 + WIDTH, width), (width, width), (width, 3))]
+    corner = torch.ones(3, device=sizes.device)
+    table = draws.normal(spec.total_entries, spec.features)
+    return Network(table, spec, density, tuple(colour), Box(-corner, corner, False))
+
+
+_GRIDS = ((16, 2), (8, 4))
+_WAYS = ("forward", "backward to table", "backward to positions")
+
+MAKERS: dict[str, tuple[Maker, ...]] = {
+    "philox": (philox_words,),
+    "hash_grid": tuple(partial(hash_grid, way, *shape) for shape in _GRIDS for way in _WAYS),
+    "mlp": (partial(perceptron, "forward, fp16"), partial(perceptron, "backward, fp16")),
+    "march": (march_rays,),
+    "composite": (partial(composite_rays, "forward"), partial(composite_rays, "backward")),
+    "judge": (judge_rays,),
+    "select": (select_samples,),
+    "adam": (partial(adam, "dense"), partial(adam, "rows")),
+    "ngp_step": (ngp_infer, ngp_train),
+}
+"""By op; inputs are made when a case is, so that only one case's are in memory."""

@@ -1,0 +1,1 @@
+"""Small multi-layer perceptrons without biases."""
