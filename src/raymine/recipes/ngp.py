@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import replace
 
 from raymine.contracts import Scene
 from raymine.fields import HashFieldConfig
@@ -19,6 +18,9 @@ from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
+
+_COARSEST = 32
+"""Vertices of the coarsest level: what 16 would add is better spent on levels that are closer to each other."""
 
 
 def ngp(scene: Scene, device: str) -> TrainConfig:
@@ -35,13 +37,9 @@ def _cpu(scene: Scene) -> TrainConfig:
     """Few wide levels, narrow networks, small steps: what reaches the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     side, pixel = _box_side(scene), _pixel_footprint(scene)
-    # Contraction leaves the inner box half of the encoded cube's side.
-    vertices = 2.5 * side / pixel * (2 if unbounded else 1)
-    finest = min(2048, max(128, 2 ** round(math.log2(vertices))))
+    grid = GridSpec(8, 4, log2_entries=17 if unbounded else 16, base=_COARSEST, finest=_finest(scene, 2048))
     return TrainConfig(
-        field=HashFieldConfig(
-            grid=GridSpec(levels=8, features=4, log2_entries=17 if unbounded else 16, finest=finest), width=32
-        ),
+        field=HashFieldConfig(grid=grid, width=32),
         occupancy=OccupancyConfig(
             resolution=64,
             step=min(side / 100, max(side / (200 if unbounded else 300), 1.2 * pixel)),
@@ -62,11 +60,12 @@ def _cpu(scene: Scene) -> TrainConfig:
 
 
 def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
-    """The published table; `large`: more levels, entries and width, for half a minute and more (docs/LOG.md)."""
+    """Twice the published table; `large`: more levels and wider networks, for ten seconds and more (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
-    grid = GridSpec(levels=16, features=2, log2_entries=20) if large else GridSpec(levels=8, features=4)
+    levels, features = (16, 2) if large else (8, 4)
+    grid = GridSpec(levels, features, log2_entries=20, base=_COARSEST, finest=_finest(scene, 4096))
     return TrainConfig(
-        field=HashFieldConfig(grid=replace(grid, finest=4096 if unbounded else 2048), width=128 if large else 64),
+        field=HashFieldConfig(grid=grid, width=128 if large else 64),
         occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0, settle=1000),
         batch=BatchConfig(samples=1 << 20, max_rays=1 << 18),
         optimiser=OptimiserConfig(lr=2e-2, final=0.3, decay=0.0, table_beta1=0.0, average=0.1),
@@ -74,6 +73,13 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
     )
+
+
+def _finest(scene: Scene, most: int) -> int:
+    """Vertices of the finest level along a side: one or two for a pixel. Finer ones learn views, not the scene."""
+    # Contraction leaves the inner box half of the encoded cube's side.
+    vertices = 1.25 * _box_side(scene) / _pixel_footprint(scene) * (2 if scene.bounds.unbounded else 1)
+    return min(most, max(128, 2 ** round(math.log2(vertices))))
 
 
 def _box_side(scene: Scene) -> float:
