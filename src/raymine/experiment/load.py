@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +37,7 @@ class LoadedRun:
     device: torch.device
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def renderer(self) -> Renderer:
         return renderer_for(self.state)
 

@@ -70,6 +70,7 @@ class FusedTrainer:
         self.pixels = DevicePixels(state.pixels, device)
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
+        self._scheduled: tuple[float, ...] = ()
         self.buffers = TrainBuffers(state.config.batch.max_rays, self._room(), device)
         self.reload()
 
@@ -137,7 +138,9 @@ class FusedTrainer:
         numbers = (
             c.lr, c.warmup, math.log(c.final), self.state.horizon, c.beta1, c.beta2, c.eps, SCALE, c.table_beta1,
         )  # fmt: skip
-        self.schedule.copy_(torch.tensor(numbers, dtype=torch.float32))
+        if numbers != self._scheduled:
+            self.schedule.copy_(torch.tensor(numbers, dtype=torch.float32))
+            self._scheduled = numbers
 
     def _read(self, first: int) -> list[StepReport]:
         """Reports of the steps since `first`; also brings the counters of the state up to date."""
