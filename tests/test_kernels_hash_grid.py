@@ -10,7 +10,7 @@ from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.hash_grid import reference
-from raymine.kernels.hash_grid.op import GridSpec, encode
+from raymine.kernels.hash_grid.op import GridSpec, GrownSpec, encode, grown_scale
 
 TINY = GridSpec(levels=3, features=2, log2_entries=7, base=3, finest=20)
 SPECS = [
@@ -141,3 +141,68 @@ def test_errors_name_the_rule() -> None:
         encode(torch.rand(4, 3), torch.zeros(TINY.total_entries, 2), TINY, precision="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`features` must be 1, 2, 4 or 8, got 3"):
         GridSpec(features=3)
+
+
+def test_grown_spec_rounds_as_float32_and_agrees_with_a_plain_one() -> None:
+    spec = GrownSpec(levels=16, features=2, log2_entries=19, base=16, growth=2.0)
+    assert spec.resolutions.tolist() == [16 * 2**level for level in range(16)]
+    assert spec.finest == 16 * 2**15
+    assert GrownSpec(levels=4, base=16, growth=1.5).resolutions.tolist() == [16, 24, 36, 54]
+    # In float32 the growth that leads from 16 to 2048 in 15 steps falls short of it by a thousandth.
+    assert GrownSpec(growth=128 ** (1 / 15)).scales[-1] == pytest.approx(2046.9987, abs=1e-3)
+    assert grown_scale(15, 1.3819, 16) == pytest.approx(16 * 1.3819**15 - 1, rel=1e-5)
+    plain = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
+    grown = GrownSpec(levels=2, features=2, log2_entries=10, base=4, growth=4.0)
+    assert grown != plain
+    assert grown.entries.tolist() == plain.entries.tolist()
+    table, points = torch.randn(plain.total_entries, 2), torch.rand(20, 3)
+    assert torch.equal(encode(points, table, grown), encode(points, table, plain))
+    with pytest.raises(ConfigError, match=r"`growth` must be at least 1 and finite, got 0\.5"):
+        GrownSpec(growth=0.5)
+    with pytest.raises(ConfigError, match=r"must stay below 2\^20"):
+        GrownSpec(growth=1e9)
+
+
+def test_reference_gradgradcheck() -> None:
+    spec = GridSpec(levels=2, features=2, log2_entries=5, base=2, finest=5)
+    points = torch.rand(3, 3, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(spec.total_entries, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda p, t: reference.encode(p, t, spec), (points, table))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("backend", "n"), [("cpu", 0), ("cpu", 50), ("gpu", 0), ("gpu", 30)])
+def test_gradients_have_gradients_on_every_backend(backend: str, n: int, precision: str) -> None:
+    if backend == "gpu":
+        pytest.importorskip("triton")
+    device = TRITON_DEVICE if backend == "gpu" else "cpu"
+    points = torch.rand(n, 3, device=device, requires_grad=True)
+    table = torch.randn(TINY.total_entries, 2, device=device, requires_grad=True)
+    grad = torch.randn(n, TINY.width, device=device, requires_grad=True)
+    results = {}
+    for name in (backend, "reference"):
+        with dispatch.force(name):  # type: ignore[arg-type]
+            out = encode(points, table, TINY, precision=precision)  # type: ignore[arg-type]
+            (slope,) = torch.autograd.grad(out, points, grad.to(out.dtype), create_graph=True)
+            # As for a signed distance: the length of the gradient is to be 1.
+            loss = ((slope.norm(dim=-1) - 1) ** 2).sum() + out.float().square().sum()
+            results[name] = (slope.detach(), *torch.autograd.grad(loss, (points, table, grad)))
+    bound = 1e-4 if precision == "fp32" else 1e-2
+    names = ("slope", "points", "table", "grad")
+    for what, got, expected in zip(names, results[backend], results["reference"], strict=True):
+        assert got.shape == expected.shape, what
+        assert float((got - expected).norm()) <= bound * float(expected.norm().clamp_min(1e-6)), what
+
+
+@pytest.mark.parametrize("wanted", ["points", "table"])
+def test_a_graph_of_one_gradient_alone(wanted: str) -> None:
+    points = torch.rand(9, 3, requires_grad=wanted == "points")
+    table = torch.randn(TINY.total_entries, 2, requires_grad=wanted == "table")
+    grad = torch.randn(9, TINY.width, requires_grad=True)
+    leaf = points if wanted == "points" else table
+    out = encode(points, table, TINY)
+    (first,) = torch.autograd.grad(out, leaf, grad, create_graph=True)
+    assert torch.allclose(first, torch.autograd.grad(encode(points, table, TINY), leaf, grad)[0], atol=1e-4)
+    second = torch.autograd.grad(first.square().sum(), grad)[0]
+    assert second.shape == grad.shape
+    assert bool((second != 0).any())

@@ -11,7 +11,10 @@ from torch import Tensor
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.hash_grid import reference
+from raymine.kernels.hash_grid.spec import PRIMES as PRIMES
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
+from raymine.kernels.hash_grid.spec import GrownSpec as GrownSpec
+from raymine.kernels.hash_grid.spec import grown_scale as grown_scale
 
 Precision = Literal["fp32", "fp16", "bf16"]
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -28,7 +31,8 @@ def encode(
         then returned with a graph instead of being computed again.
     precision: with fp16 or bf16 entries are read in that type, which halves what a lookup moves, and so is the result;
         weights, sums and the gradients of the float32 table stay float32.
-    Returns [n, L * F]. Differentiable in `table` and `positions`.
+    Returns [n, L * F]. Differentiable in `table` and `positions`, any number of times; gradients that are themselves to
+    be differentiated (`create_graph=True`) are computed by the reference, whatever the backend.
     """
     if precision not in ("fp32", *_HALVES):
         raise ConfigError(f"`precision` must be fp32, fp16 or bf16, got {precision!r}.")
@@ -46,12 +50,14 @@ def encode(
     backend = dispatch.choose("hash_grid", positions.device)
     half = _HALVES.get(precision)
     if backend == "reference":
-        if half is None:
-            return reference.encode(positions, table, spec)
-        # Gradients pass by the rounding.
-        rounded = table + (table.to(half).to(table.dtype) - table).detach()
-        return reference.encode(positions, rounded, spec).to(half)
+        out = reference.encode(positions, _rounded(table, half), spec)
+        return out if half is None else out.to(half)
     return _Encode.apply(positions, table, spec, known, backend, half)
+
+
+def _rounded(table: Tensor, half: torch.dtype | None) -> Tensor:
+    """The table as read in a half type; gradients pass by the rounding."""
+    return table if half is None else table + (table.to(half).to(table.dtype) - table).detach()
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:
@@ -76,11 +82,12 @@ class _Encode(torch.autograd.Function):
         backend: dispatch.Backend,
         half: torch.dtype | None,
     ) -> Tensor:
-        ctx.spec, ctx.backend = spec, backend
+        ctx.spec, ctx.backend, ctx.half = spec, backend, half
+        whole = table
         if half is not None:
             # Numba has no half-precision numbers.
             table = table.to(half) if backend == "gpu" else table.to(half).float()
-        ctx.save_for_backward(positions, table)
+        ctx.save_for_backward(positions, whole, table)
         if known is not None:
             return known.view_as(known)
         with dispatch.kernel_lock:
@@ -89,8 +96,10 @@ class _Encode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        positions, whole, table = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return (*_gradients_with_graph(ctx, positions, whole, grads[0]), None, None, None, None)
         kernels = _kernels(ctx.backend)
-        positions, table = ctx.saved_tensors
         grad = grads[0].float()
         with dispatch.kernel_lock:
             to_positions = (
@@ -98,3 +107,16 @@ class _Encode(torch.autograd.Function):
             )
             to_table = kernels.table_gradient(positions, grad, ctx.spec) if ctx.needs_input_grad[1] else None
         return to_positions, to_table, None, None, None, None
+
+
+def _gradients_with_graph(
+    ctx: Any, positions: Tensor, table: Tensor, grad: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of positions and table that can be differentiated in both and in `grad`."""
+    # Through views, so that no other way from one of them to the other is followed.
+    ours = (positions.view_as(positions), table.view_as(table))
+    out = reference.encode(ours[0], _rounded(ours[1], ctx.half), ctx.spec)
+    wanted = [tensor for tensor, needed in zip(ours, ctx.needs_input_grad[:2], strict=True) if needed]
+    found = iter(torch.autograd.grad(out, wanted, grad.to(out.dtype), create_graph=True))
+    to_positions, to_table = (next(found) if needed else None for needed in ctx.needs_input_grad[:2])
+    return to_positions, to_table

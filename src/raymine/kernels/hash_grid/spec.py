@@ -73,3 +73,35 @@ class GridSpec:
     def width(self) -> int:
         """Length of an encoding: levels * features."""
         return self.levels * self.features
+
+
+@dataclass(frozen=True)
+class GrownSpec(GridSpec):
+    """As `GridSpec`, but each level is `growth` times as fine as the one before; `finest` follows from it.
+
+    Scales are rounded to float32 at every step, as tiny-cuda-nn computes them. Where base * growth^l is a whole number,
+    that rounding decides whether the level has one vertex more, and so how many entries a table has.
+    """
+
+    growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.growth < math.inf:
+            raise ConfigError(f"`growth` must be at least 1 and finite, got {self.growth}.")
+        object.__setattr__(self, "finest", int(np.ceil(self.scales[-1])) + 1 if self.levels > 0 else self.base)
+        super().__post_init__()
+        if self.finest >= 1 << 20:
+            raise ConfigError(f"`base` and `growth` make a finest level of {self.finest}; it must stay below 2^20.")
+
+    @cached_property
+    def scales(self) -> np.ndarray:
+        """[L] float64, each of them a float32."""
+        return np.array([grown_scale(level, self.growth, self.base) for level in range(self.levels)])
+
+
+def grown_scale(level: int, growth: float, base: int) -> float:
+    """base * growth^level - 1 with every step rounded to float32."""
+    # Through float64, because the float32 powers of NumPy differ in the last bit from one processor to another.
+    exponent = np.float32(level) * np.float32(math.log2(np.float32(growth)))
+    # A level finer than 2^64 is finer than any float32 position: the limit only keeps the power from overflowing.
+    return float(np.float32(2.0 ** min(float(exponent), 64.0)) * np.float32(base) - np.float32(1.0))
