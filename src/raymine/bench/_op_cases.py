@@ -23,6 +23,7 @@ from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
 from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.philox.op import Stream, words
+from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 
 SEED = 7
@@ -188,6 +189,32 @@ def march_rays(sizes: Sizes) -> Case:
 
     shapes = {"rays": n, "samples": samples, "cells": sizes.resolution**3}
     return Case("forward", shapes, (36 + 16) * n + 16 * samples, JUMPS, lambda: run, compared)
+
+
+def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
+    """Optical depths are summed, factors in 0..1 multiplied. Backward of the product reads the factors again."""
+    draws = _Draws(sizes)
+    packed = draws.rays(sizes.samples)
+    n, rays = sizes.samples, len(packed.first)
+    values, grad = draws.uniform(n), draws.normal(n)
+    scan = running_sum if what == "sum" else running_product
+    shapes = {"samples": n, "rays": rays}
+    if direction == "forward":
+
+        def forward() -> Named:
+            with torch.no_grad():
+                return {what: scan(values, packed.first, packed.count, exclusive=True)}
+
+        return Case(f"{what}, forward", shapes, 8 * n + 16 * rays, ROUNDING, lambda: forward)
+
+    values.requires_grad_()
+
+    def prepare() -> Callable[[], Named]:
+        out = scan(values, packed.first, packed.count, exclusive=True)
+        return lambda: {"gradient": torch.autograd.grad(out, values, grad, retain_graph=True)[0]}
+
+    moved = (8 if what == "sum" else 12) * n + 16 * rays
+    return Case(f"{what}, backward", shapes, moved, ROUNDING, prepare)
 
 
 def composite_rays(direction: str, sizes: Sizes) -> Case:
@@ -371,6 +398,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "hash_grid": tuple(partial(hash_grid, way, *shape) for shape in _GRIDS for way in _WAYS),
     "mlp": (partial(perceptron, "forward, fp16"), partial(perceptron, "backward, fp16")),
     "march": (march_rays,),
+    "scan": tuple(partial(scan_rays, what, way) for what in ("sum", "product") for way in ("forward", "backward")),
     "composite": (partial(composite_rays, "forward"), partial(composite_rays, "backward")),
     "judge": (judge_rays,),
     "select": (select_samples,),

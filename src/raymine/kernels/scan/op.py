@@ -1,0 +1,129 @@
+"""Running sums and products along packed rays: checks, dispatch and gradients (definition in `reference`)."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.scan import reference
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def running_sum(
+    values: Tensor, first: Tensor, count: Tensor, *, exclusive: bool = False, reverse: bool = False
+) -> Tensor:
+    """Sums of values [B] or [B, C] along each ray up to each sample, or up to the one before it.
+
+    first, count [R] integers: ray r owns the samples first[r] .. first[r] + count[r] - 1, and no sample has two rays.
+    A sample without a ray gets NaN. reverse: from the far end of each ray. float16 and bfloat16 are summed in float32.
+    Differentiable in `values`, any number of times: the gradient is the same sum of the gradients, the other way round.
+    """
+    return _run(values, first, count, False, exclusive, reverse)
+
+
+def running_product(values: Tensor, first: Tensor, count: Tensor, *, exclusive: bool = False) -> Tensor:
+    """Products of values [B] or [B, C] along each ray; arguments as for `running_sum`.
+
+    Differentiable in `values`, also where a factor is 0, for nothing is divided. With g the gradient of the result,
+
+        dLoss/dx_i = (x_1 ... x_{i-1}) rest_i,    rest_i = g_i + x_{i+1} rest_{i+1}            inclusive
+                                                  rest_i = g_{i+1} + x_{i+1} rest_{i+1}        exclusive
+
+    A gradient of this gradient goes through the reference.
+    """
+    return _run(values, first, count, True, exclusive, False)
+
+
+def _run(values: Tensor, first: Tensor, count: Tensor, product: bool, exclusive: bool, reverse: bool) -> Tensor:
+    if values.ndim not in (1, 2) or not values.is_floating_point():
+        raise ConfigError(
+            f"`values` must be floating-point of shape [B] or [B, C], got {values.dtype} of shape "
+            f"{list(values.shape)}. Values [R, n] are scanned without a pack."
+        )
+    for name, part in (("first", first), ("count", count)):
+        if part.ndim != 1 or part.is_floating_point() or part.shape != first.shape:
+            raise ConfigError(
+                f"`{name}` must be integers of shape [R], got {part.dtype} of shape {list(part.shape)} "
+                f"(`first` has {list(first.shape)})."
+            )
+        if part.device != values.device:
+            raise ConfigError(f"`{name}` is on {part.device} but `values` is on {values.device}. Move one of them.")
+    first, count = first.long(), count.long()
+    backend = dispatch.choose("scan", values.device)
+    if backend != "gpu":
+        # Both wait for nothing here; the Triton kernels stay inside the samples by themselves.
+        _check_range(len(values), first, count)
+    wide = values.float() if values.dtype in _HALVES else values
+    rows = wide[:, None] if values.ndim == 1 else wide
+    if backend == "reference":
+        out = reference.scan(rows, first, count, product, exclusive, reverse, torch.nan)
+    else:
+        out = _Scan.apply(rows, first, count, product, exclusive, reverse, torch.nan, backend)
+    return out.reshape(values.shape).to(values.dtype)
+
+
+def _check_range(samples: int, first: Tensor, count: Tensor) -> None:
+    if not len(first):
+        return
+    low, fewest, end = int(first.min()), int(count.min()), int((first + count).max())
+    if low < 0 or fewest < 0 or end > samples:
+        raise ConfigError(
+            f"Rays must lie within the {samples} samples: the smallest `first` is {low}, the smallest `count` "
+            f"{fewest}, and the last ray ends at {end}. Was this pack made for other samples?"
+        )
+
+
+def _kernels(backend: dispatch.Backend) -> ModuleType:
+    """The module of a backend; importing one takes what it is made with."""
+    if backend == "gpu":
+        from raymine.kernels.scan import gpu
+
+        return gpu
+    from raymine.kernels.scan import cpu
+
+    return cpu
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        first: Tensor,
+        count: Tensor,
+        product: bool,
+        exclusive: bool,
+        reverse: bool,
+        fill: float,
+        backend: dispatch.Backend,
+    ) -> Tensor:
+        with dispatch.kernel_lock:
+            out: Tensor = _kernels(backend).scan(values, first, count, product, exclusive, reverse, fill)
+        ctx.how = product, exclusive, reverse, backend
+        ctx.save_for_backward(first, count, *((values, out if exclusive else None) if product else ()))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        product, exclusive, reverse, backend = ctx.how
+        first, count, *kept = ctx.saved_tensors
+        nothing = (None,) * 7
+        if not product:
+            # A sample without a ray has no part in anything, so its gradient is 0.
+            return _Scan.apply(grads[0], first, count, False, exclusive, not reverse, 0.0, backend), *nothing
+        values, before = kept
+        if torch.is_grad_enabled():
+            # Somebody wants the gradient of this gradient, which the definition has.
+            out = reference.scan(values, first, count, True, exclusive, False, torch.nan)
+            return torch.autograd.grad(out, values, grads[0], create_graph=True)[0], *nothing
+        kernels = _kernels(backend)
+        with dispatch.kernel_lock:
+            if before is None:
+                before = kernels.scan(values, first, count, True, True, False, 0.0)
+            return kernels.product_gradient(values, before, grads[0], first, count, exclusive), *nothing

@@ -1,0 +1,40 @@
+"""Running sums and products in plain torch, differentiable by autograd: the definition.
+
+Sample i of a ray holds x_i. With + or * as the operation and e (0 or 1) as what it leaves alone:
+
+    inclusive   y_i = x_1 op ... op x_i
+    exclusive   y_i = x_1 op ... op x_{i-1},   y_1 = e
+    reverse     the same from the far end of the ray
+
+Computed by doubling: after step d every sample holds the result over the d samples up to it, so that nothing is ever
+subtracted or divided, no other ray takes part, and autograd is right where a factor is 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def scan(
+    values: Tensor, first: Tensor, count: Tensor, product: bool, exclusive: bool, reverse: bool, fill: float
+) -> Tensor:
+    """values [B, C] -> [B, C]; `fill` where a sample belongs to no ray. Computed in float64."""
+    ray = torch.repeat_interleave(torch.arange(len(first), device=first.device), count)
+    along = torch.arange(len(ray), device=ray.device) - (count.cumsum(0) - count)[ray]
+    place = first[ray] + (count[ray] - 1 - along if reverse else along)
+    neutral = 1.0 if product else 0.0
+
+    def from_before(x: Tensor, step: int) -> Tensor:
+        """What the sample `step` places before holds, if it is of the same ray."""
+        padded = torch.cat((torch.full_like(x[:step], neutral), x[:-step]))
+        return torch.where((along >= step)[:, None], padded, neutral)
+
+    out = values[place].double()
+    if exclusive:
+        out = from_before(out, 1)
+    step, longest = 1, int(count.max()) if len(count) else 0
+    while step < longest:
+        out = out * from_before(out, step) if product else out + from_before(out, step)
+        step *= 2
+    return torch.full_like(values, fill).index_copy(0, place, out.to(values.dtype))
