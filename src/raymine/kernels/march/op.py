@@ -39,7 +39,7 @@ def march(
 
     origins, directions: [R, 3] float32 (directions of unit length for distances in world units).
     near, far: [R]; a ray with far <= near, or one that misses the outermost box, gets no interval.
-    jitter: [R] in 0..1, shifts a ray's intervals by that share of a step; None leaves them in place.
+    jitter: [R] in -1..1, shifts a ray's intervals by that share of a step; None leaves them in place.
     """
     rays = origins.shape[0]
     for name, value, shape in (

@@ -1,0 +1,94 @@
+"""All of space squashed into a ball or a cube, and back: scenes without a bound for fields that have one.
+
+With |x| the Euclidean norm ("l2") or the largest absolute coordinate ("inf"), a point x [..., D] goes to
+
+    y = x                        where |x| <= 1
+    y = (2 - 1/|x|) x/|x|        outside
+
+so that |y| < 2. Value and slope along a ray from the centre are continuous at |x| = 1. The inverse outside |y| = 1 is
+
+    x = y / (|y| (2 - |y|))
+
+NaN anywhere in a point makes the whole point NaN. Everything is differentiable, also at 0 and at |x| = 1; at infinity
+the gradient is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+
+Norm = Literal["l2", "inf"]
+
+
+def contract(positions: Tensor, norm: Norm = "inf") -> Tensor:
+    """[..., D] anywhere -> [..., D] in the ball ("l2") or the cube ("inf") of radius 2. Differentiable.
+
+    A point at infinity goes to the rim in the direction of its infinite coordinates: (inf, -inf, 3) lies along
+    (1, -1, 0). A point so far away that 1/|x| is lost in rounding lies on the rim as well.
+    """
+    _check(positions, norm)
+    endless = torch.isinf(positions)
+    far = endless.any(-1, keepdim=True) & ~torch.isnan(positions).any(-1, keepdim=True)
+    # Replaced before the formula, not after: a gradient of 0 times a NaN made on the way would be NaN.
+    finite = torch.where(far, torch.where(endless, positions.detach().sign(), 0.0), positions)
+    direction, inverse = _polar(finite, norm)
+    return direction * (2.0 - torch.where(far, 0.0, inverse))
+
+
+def uncontract(squashed: Tensor, norm: Norm = "inf") -> Tensor:
+    """The inverse of `contract`, [..., D] -> [..., D]. Differentiable inside the rim.
+
+    The rim |y| = 2 and all that lies beyond it go to infinity: coordinates of 0 stay 0, the others are infinite.
+    """
+    _check(squashed, norm)
+    rim = torch.linalg.vector_norm(squashed.detach(), 2 if norm == "l2" else torch.inf, -1, keepdim=True) >= 2.0
+    direction, inverse = _polar(torch.where(rim, 0.0, squashed), norm)
+    outer = torch.where(squashed == 0, 0.0, squashed.detach().sign() * torch.inf)
+    return torch.where(rim, outer, direction / (2.0 - 1.0 / inverse))
+
+
+def to_unit_cube(positions: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf") -> Tensor:
+    """[..., D] world -> [..., D] in 0..1, the box low, high [D] in the middle half of each side. Differentiable.
+
+    The box is stretched to the cube of radius 1 first, then all of space is contracted. In the units of a box with a
+    side of length 0 a point in its plane is 0/0 away, hence NaN, and any other infinitely far.
+    """
+    _check_box(positions, low, high)
+    return contract((positions - (low + high) * 0.5) * (2.0 / (high - low)), norm) * 0.25 + 0.5
+
+
+def from_unit_cube(cube: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf") -> Tensor:
+    """The inverse of `to_unit_cube`, [..., D] -> [..., D]. Differentiable inside the rim."""
+    _check_box(cube, low, high)
+    return (low + high) * 0.5 + uncontract((cube - 0.5) * 4.0, norm) * ((high - low) * 0.5)
+
+
+def _polar(points: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """x/s [..., D] and 1/s [..., 1], s being the norm, or 1 where that is less; no square root is taken at 0."""
+    largest = points.abs().amax(-1, keepdim=True).clamp_min(1.0)
+    if norm == "inf":
+        return points / largest, 1.0 / largest
+    # In units of the largest coordinate, so that squares overflow for no finite point.
+    scale = largest.detach()
+    scaled = points / scale
+    size = scaled.square().sum(-1, keepdim=True).clamp_min(1.0 / scale.square()).sqrt()
+    return scaled / size, 1.0 / scale / size
+
+
+def _check(points: Tensor, norm: Norm) -> None:
+    if norm not in ("l2", "inf"):
+        raise ConfigError(f"`norm` must be 'l2' or 'inf', got {norm!r}.")
+    if points.ndim < 1 or points.shape[-1] < 1 or not points.is_floating_point():
+        raise ConfigError(f"points must be floats of shape [..., D], got {points.dtype} of shape {list(points.shape)}.")
+
+
+def _check_box(points: Tensor, low: Tensor, high: Tensor) -> None:
+    wanted = [points.shape[-1]] if points.ndim else []
+    for name, value in (("low", low), ("high", high)):
+        if list(value.shape) != wanted:
+            raise ConfigError(f"`{name}` must have shape {wanted}, one number per coordinate, got {list(value.shape)}.")

@@ -1,0 +1,268 @@
+"""Samples where a distribution along the ray has its mass: inverse-CDF sampling of batched and packed intervals.
+
+A ray has edges t_0 <= .. <= t_n and a CDF c_0 <= .. <= c_n at them, linear in between; only its rise counts, it need
+not go from 0 to 1. Resampling to m intervals asks for the points where the CDF has risen by equal shares,
+
+    u_k = c_0 + (k + o) (c_n - c_0) / m,   k = 0 .. m - 1       o = 1/2, or one random offset in 0..1 per ray
+
+and puts the new edges half-way between neighbouring points. Batched rays are [..., n + 1]; packed rays lie end to end
+in flat arrays (`raymine.toolkit.pack`), and their packs count edges. Nothing here is differentiable: where samples lie
+is a decision, not a function to be trained through.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.toolkit.pack import Pack, pack_counts
+
+
+class Neighbours(NamedTuple):
+    """left, right int64, shaped like the values: sorted[left] <= value < sorted[right]."""
+
+    left: Tensor
+    right: Tensor
+
+
+class Resampled(NamedTuple):
+    """edges of the new intervals and the samples they were built around.
+
+    Batched: edges [..., m + 1], samples [..., m], no packs. Packed: flat, with the pack of each; a ray of m > 0 samples
+    has m + 1 edges, one without samples has none.
+    """
+
+    edges: Tensor
+    samples: Tensor
+    edge_pack: Pack | None = None
+    sample_pack: Pack | None = None
+
+
+@torch.no_grad()
+def searchsorted(sorted: Tensor, values: Tensor, packs: tuple[Pack, Pack] | None = None) -> Neighbours:
+    """For each value, the neighbours in its own ray between which it lies.
+
+    Batched: sorted [..., n] and values [..., m] give indices [..., m] into the last axis. Packed: sorted [S] and
+    values [V] with their two packs give indices [V] into `sorted`. Each ray is ascending. A value out of range has the
+    first or the last two neighbours; NaN counts as larger than everything; a ray with nothing to search gives -1.
+    """
+    dtype = torch.promote_types(sorted.dtype, values.dtype)
+    sorted, values = sorted.to(dtype), values.to(dtype)
+    if packs is not None:
+        return _searchsorted_packed(sorted, values, *packs)
+    if sorted.ndim < 1 or sorted.shape[:-1] != values.shape[:-1]:
+        raise ConfigError(
+            f"`sorted` and `values` must agree in all but the last axis, got {list(sorted.shape)} and "
+            f"{list(values.shape)}. Give `packs` for rays of different lengths."
+        )
+    last = sorted.shape[-1] - 1
+    # The last edge is left out: what lies at it or beyond belongs to the last interval.
+    found = torch.searchsorted(sorted[..., :-1].contiguous(), values.contiguous(), right=True)
+    return Neighbours((found - 1).clamp_min(0).clamp_max(last), found.clamp_max(last))
+
+
+@torch.no_grad()
+def inverse_cdf(edges: Tensor, cdfs: Tensor, u: Tensor, packs: tuple[Pack, Pack] | None = None) -> Tensor:
+    """Where on its ray the CDF reaches u: the shape of u.
+
+    Batched: edges, cdfs [..., n + 1], u [..., m]. Packed: edges, cdfs [S], u [V], and the packs of edges and of u.
+    Where the CDF is flat at u, that is the far end of the flat piece, or its middle if the ray ends with it. Values
+    outside the CDF give the first or the last edge, NaN gives NaN, a ray without edges 0.
+    """
+    _check_alike(edges, cdfs)
+    if u.numel() and not edges.shape[-1]:
+        return torch.zeros_like(u)
+    left, right = searchsorted(cdfs, u, packs)
+    if packs is None:
+        c0, c1 = cdfs.gather(-1, left), cdfs.gather(-1, right)
+        t0, t1 = edges.gather(-1, left), edges.gather(-1, right)
+    else:
+        edges, cdfs = _padded(edges), _padded(cdfs)
+        c0, c1, t0, t1 = cdfs[left], cdfs[right], edges[left], edges[right]
+    rise = c1 - c0
+    flat = torch.where(u > c1, 1.0, torch.where(torch.isnan(u + rise), torch.nan, 0.5)).to(rise.dtype)
+    share = torch.where(rise > 0, (u - c0) / rise, flat).clamp(0.0, 1.0)
+    # Rounding may neither carry a point past its interval nor keep it from the end: samples stay in order.
+    return torch.where(share < 1, torch.minimum(t0 + share * (t1 - t0), t1), t1 + 0 * share)
+
+
+@torch.no_grad()
+def importance_samples(
+    edges: Tensor,
+    cdfs: Tensor,
+    n: int | Tensor,
+    *,
+    pack: Pack | None = None,
+    stratified: bool | Tensor = False,
+) -> Resampled:
+    """Resample every ray to n intervals of equal mass.
+
+    edges, cdfs: [..., K + 1] batched, or [S] with the `pack` of edges per ray; ascending along each ray.
+    n: a number, for a batched result ([..., n + 1] edges; [R, n + 1] from packed rays), or [R] integers, for a packed
+    result.
+    stratified: shift the samples of each ray by a random share of their spacing, drawn from torch's generator; a
+    tensor of one number in 0..1 per ray is used as it is.
+
+    A ray whose CDF does not rise, or is not finite, says nothing of where to look: its samples are spread evenly. A ray
+    without edges has no samples if the result is packed, and samples of length 0 at distance 0 if it is batched. A
+    single interval (n = 1) is all of the ray.
+    """
+    _check_alike(edges, cdfs)
+    dtype = edges.dtype
+    work = torch.promote_types(torch.promote_types(dtype, cdfs.dtype), torch.float32)
+    edges, cdfs = edges.to(work), cdfs.to(work)
+    if isinstance(n, int):
+        if n < 1:
+            raise ConfigError(f"`n` must be at least 1, got {n}. Give a tensor of counts for rays without samples.")
+        if pack is None:
+            result = _batched(edges, _informative(edges, cdfs), n, stratified)
+        else:
+            _check_pack(edges, pack)
+            counts = torch.full_like(pack.count, n)
+            packed = _packed(edges, _informative_packed(edges, cdfs, pack), pack, counts, stratified)
+            result = Resampled(packed.edges.reshape(-1, n + 1), packed.samples.reshape(-1, n))
+    else:
+        if pack is None:
+            if edges.ndim != 2:
+                raise ConfigError(
+                    f"counts per ray need edges of shape [R, K + 1] or a `pack`, got {list(edges.shape)}."
+                )
+            pack = pack_counts(torch.full((edges.shape[0],), edges.shape[1], device=edges.device))
+            edges, cdfs = edges.reshape(-1), cdfs.reshape(-1)
+        _check_pack(edges, pack)
+        if tuple(n.shape) != (pack.n_rays,) or n.is_floating_point():
+            raise ConfigError(f"`n` must be integers of shape [{pack.n_rays}], got {n.dtype} of {list(n.shape)}.")
+        counts = torch.where(pack.count > 0, n.long().clamp_min(0), 0)
+        result = _packed(edges, _informative_packed(edges, cdfs, pack), pack, counts, stratified)
+    return result._replace(edges=result.edges.to(dtype), samples=result.samples.to(dtype))
+
+
+@torch.no_grad()
+def edges_between(samples: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """[..., m] ascending samples -> [..., m + 1] edges half-way between them; low, high [...] bound the ray.
+
+    The outer edges mirror the inner ones about the first and the last sample, no further than low and high. A single
+    sample has no neighbour: its interval is low .. high.
+    """
+    low, high = low[..., None], high[..., None]
+    if samples.shape[-1] < 2:
+        return torch.cat((low, high), -1) if samples.shape[-1] else low[..., :0]
+    inner = (samples[..., 1:] + samples[..., :-1]) * 0.5
+    first = samples[..., :1] - (samples[..., 1:2] - samples[..., :1]) * 0.5
+    last = samples[..., -1:] + (samples[..., -1:] - samples[..., -2:-1]) * 0.5
+    return torch.cat((torch.maximum(first, low), inner, torch.minimum(last, high)), -1)
+
+
+def _batched(edges: Tensor, cdfs: Tensor, n: int, stratified: bool | Tensor) -> Resampled:
+    rays = edges.shape[:-1]
+    offset = _offsets(stratified, rays, edges)
+    if not edges.shape[-1]:
+        return Resampled(edges.new_zeros(*rays, n + 1), edges.new_zeros(*rays, n))
+    steps = torch.arange(n, device=edges.device, dtype=edges.dtype) + offset[..., None]
+    u = cdfs[..., :1] + steps * ((cdfs[..., -1:] - cdfs[..., :1]) / n)
+    samples = inverse_cdf(edges, cdfs, u)
+    return Resampled(edges_between(samples, edges[..., 0], edges[..., -1]), samples)
+
+
+def _packed(edges: Tensor, cdfs: Tensor, pack: Pack, counts: Tensor, stratified: bool | Tensor) -> Resampled:
+    """As `_batched`, with counts [R] samples per ray."""
+    out = pack_counts(counts)
+    ray = out.ray_id()
+    rank = torch.arange(len(ray), device=ray.device) - out.first[ray]
+    first, last = _ends(pack)
+    start, end = _padded(cdfs)[first], _padded(cdfs)[last]
+    offset = _offsets(stratified, (pack.n_rays,), edges)
+    step = (end - start) / counts.clamp_min(1)
+    samples = inverse_cdf(edges, cdfs, start[ray] + (rank + offset[ray]) * step[ray], (pack, out))
+    edge_pack = pack_counts(torch.where(counts > 0, counts + 1, 0))
+    low, high = _padded(edges)[first], _padded(edges)[last]
+
+    # Every sample makes the edge on its left, the last of a ray also the one on its right.
+    before, behind = torch.roll(samples, 1), torch.roll(samples, -1)
+    alone = counts[ray] == 1
+    opening = torch.where(alone, low[ray], torch.maximum(samples - (behind - samples) * 0.5, low[ray]))
+    closing = torch.where(alone, high[ray], torch.minimum(samples + (samples - before) * 0.5, high[ray]))
+    result = edges.new_empty(len(samples) + int((counts > 0).sum()))
+    at = edge_pack.first[ray] + rank
+    result[at] = torch.where(rank == 0, opening, (samples + before) * 0.5)
+    final = rank == counts[ray] - 1
+    result[at[final] + 1] = closing[final]
+    return Resampled(result, samples, edge_pack, out)
+
+
+def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, values_pack: Pack) -> Neighbours:
+    if sorted_pack.n_rays != values_pack.n_rays:
+        raise ConfigError(f"both packs must have the same rays, got {sorted_pack.n_rays} and {values_pack.n_rays}.")
+    longest = _check_pack(sorted, sorted_pack)
+    ray = values_pack.ray_id()
+    if tuple(values.shape) != tuple(ray.shape):
+        raise ConfigError(f"`values` must have shape {list(ray.shape)} to fit its pack, got {list(values.shape)}.")
+    if not longest or not len(values):
+        return Neighbours(torch.full_like(ray, -1), torch.full_like(ray, -1))
+    first, last = _ends(sorted_pack)
+    first, last = first[ray], last[ray]
+    low, high = first, last
+    # All values halve their intervals together; the longest ray says how often.
+    for _ in range((longest - 1).bit_length()):
+        middle = (low + high) >> 1
+        up = (low < high) & ~(sorted[middle] > values)
+        low, high = torch.where(up, middle + 1, low), torch.where(up, high, torch.maximum(low, middle))
+    return Neighbours(torch.maximum(low - 1, first), low)
+
+
+def _informative(edges: Tensor, cdfs: Tensor) -> Tensor:
+    """The CDF, or one that rises evenly along the ray where it says nothing."""
+    if not edges.shape[-1]:
+        return cdfs
+    rises = cdfs[..., -1:] - cdfs[..., :1] > torch.finfo(cdfs.dtype).tiny
+    return torch.where(rises & torch.isfinite(cdfs).all(-1, keepdim=True), cdfs, edges)
+
+
+def _informative_packed(edges: Tensor, cdfs: Tensor, pack: Pack) -> Tensor:
+    first, last = _ends(pack)
+    padded, ray = _padded(cdfs), pack.ray_id()
+    rises = padded[last] - padded[first] > torch.finfo(cdfs.dtype).tiny
+    wrong = torch.zeros_like(pack.count).index_add_(0, ray, (~torch.isfinite(cdfs)).long())
+    return torch.where((rises & (wrong == 0))[ray], cdfs, edges)
+
+
+def _offsets(stratified: bool | Tensor, rays: tuple[int, ...], like: Tensor) -> Tensor:
+    """One number per ray: where in its step a sample lies."""
+    if isinstance(stratified, Tensor):
+        if tuple(stratified.shape) != tuple(rays):
+            raise ConfigError(f"`stratified` must have shape {list(rays)}, one per ray, got {list(stratified.shape)}.")
+        return stratified.to(like.dtype)
+    if stratified:
+        return torch.rand(rays, device=like.device, dtype=like.dtype)
+    return torch.full(rays, 0.5, device=like.device, dtype=like.dtype)
+
+
+def _ends(pack: Pack) -> tuple[Tensor, Tensor]:
+    """[R] indices of the first and the last entry of each ray, -1 where there is none."""
+    some = pack.count > 0
+    return torch.where(some, pack.first, -1), torch.where(some, pack.first + pack.count - 1, -1)
+
+
+def _padded(flat: Tensor) -> Tensor:
+    """One zero more, which is what index -1 reads."""
+    return torch.cat((flat, flat.new_zeros(1)))
+
+
+def _check_alike(edges: Tensor, cdfs: Tensor) -> None:
+    if edges.ndim < 1 or edges.shape != cdfs.shape:
+        raise ConfigError(f"`cdfs` must have one value per edge, {list(edges.shape)}, got {list(cdfs.shape)}.")
+
+
+def _check_pack(flat: Tensor, pack: Pack) -> int:
+    """The number of entries of the longest ray, after a look whether the pack fits: one wait for the device."""
+    if flat.ndim != 1:
+        raise ConfigError(f"packed rays lie in one flat array, got shape {list(flat.shape)}.")
+    if not pack.n_rays:
+        return 0
+    longest, total = torch.stack((pack.count.max(), pack.count.sum())).tolist()
+    if total != flat.shape[0]:
+        raise ConfigError(f"the pack counts {total} entries, but there are {flat.shape[0]}.")
+    return longest

@@ -1,0 +1,410 @@
+"""Samples where something may be: an occupancy grid of nested boxes that is kept up to date while a field trains.
+
+Symbols: G levels; level g covers the region of interest, scaled by 2^g about its centre, with X x Y x Z cells. A point
+belongs to the finest level that contains it. Candidate k = 0, 1, ... of a ray runs from t(u0 + k) to t(u0 + k + 1),
+where u counts steps (see `kernels/march/spacing.py`), t(u0) is the ray's own near bound and a step has the length
+max(step, cone_angle * t). A candidate is kept when its midpoint lies before the far bound and in an occupied cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from raymine.contracts import Samples
+from raymine.errors import ConfigError
+from raymine.kernels.composite.op import Packed, visible
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.toolkit.boxes import intersect
+from raymine.toolkit.pack import pack_counts
+
+AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""t_starts, t_ends [B], ray_indices [B] -> [B] density or opacity, after activation."""
+
+AtPoints = Callable[[Tensor], Tensor]
+"""[n, 3] world positions -> [n] or [n, 1] occupancy: the opacity of one step, or density times step length."""
+
+MOST_STEPS = 1 << 24
+"""Intervals of one ray: float32 tells no more of them apart."""
+
+MOST_CELLS, FINEST = 1 << 27, 512
+"""Cells in all, and a side, up to which a grid is split for the kernels; beyond, plain torch looks cells up."""
+
+OPAQUE = 800.0
+"""An optical depth whose transmittance is 0 also in float64."""
+
+_packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+class OccupancyEstimator(torch.nn.Module):
+    """Remembers where a field is dense, and places samples there.
+
+    box: 6 numbers, low x, y, z and high x, y, z. resolution: cells a side, one number or three. levels: nested boxes.
+    `occupancies` [G * X * Y * Z] float32 (below 0: never visited, see `mark_invisible_cells`) and `binaries` bool
+    [G, X, Y, Z] are saved in the state dict, with `box` [6] and `resolution` [3]. Until the first update everything
+    is occupied.
+    """
+
+    box: Tensor
+    resolution: Tensor
+    occupancies: Tensor
+    binaries: Tensor
+
+    def __init__(
+        self, box: Sequence[float] | Tensor, resolution: int | Sequence[int] | Tensor = 128, levels: int = 1
+    ) -> None:
+        super().__init__()
+        sides = [resolution] * 3 if isinstance(resolution, int) else [int(side) for side in resolution]
+        corners = torch.as_tensor(box, dtype=torch.float32).detach().clone()
+        if len(sides) != 3 or min(sides) < 1 or levels < 1:
+            raise ConfigError(f"the grid needs 3 sides and levels of 1 or more, got {sides} and {levels}.")
+        if corners.shape != (6,) or not bool(corners.isfinite().all() & (corners[:3] < corners[3:]).all()):
+            raise ConfigError(f"`box` must be 6 finite numbers with low < high on every axis, got {corners.tolist()}.")
+        self.levels = levels
+        self.register_buffer("box", corners)
+        self.register_buffer("resolution", torch.tensor(sides, device=corners.device))
+        self.register_buffer("occupancies", torch.zeros(levels * math.prod(sides), device=corners.device))
+        self.register_buffer("binaries", torch.ones(levels, *sides, dtype=torch.bool, device=corners.device))
+
+    @torch.no_grad()
+    def sampling(
+        self,
+        origins: Tensor,
+        directions: Tensor,
+        *,
+        density_fn: AlongRays | None = None,
+        alpha_fn: AlongRays | None = None,
+        near: float = 0.0,
+        far: float = 1e10,
+        t_min: Tensor | None = None,
+        t_max: Tensor | None = None,
+        step: float = 1e-3,
+        early_stop: float = 1e-4,
+        alpha_threshold: float = 0.0,
+        stratified: bool = False,
+        cone_angle: float = 0.0,
+    ) -> Samples:
+        """Packed samples of rays [R, 3] in occupied cells; with a callback, only those that would be seen.
+
+        t_min, t_max [R] narrow near .. far ray by ray. `stratified` shifts each ray by a share of a step that torch's
+        generator draws. A sample is dropped behind a transmittance below `early_stop`, and where its opacity is below
+        min(alpha_threshold, mean occupancy). Rays that miss, are NaN or have a direction of zeros get no samples. Not
+        differentiable.
+        """
+        if density_fn is not None and alpha_fn is not None:
+            raise ConfigError("`density_fn` and `alpha_fn` were both given. Pass one of them.")
+        bounds = ray_bounds(origins, near, far, t_min, t_max)
+        if stratified:
+            bounds = bounds[0] + torch.rand_like(bounds[0]) * step, bounds[1]
+        samples = place_samples(origins, directions, self.binaries, self.box, bounds, Spacing(step, cone=cone_angle))
+        ask = density_fn if density_fn is not None else alpha_fn
+        if ask is None or not (early_stop > 0 or alpha_threshold > 0):
+            return samples
+        faint = min(alpha_threshold, float(self.occupancies.mean()))
+        return keep_visible(samples, ask, early_stop, faint, alpha=alpha_fn is not None)
+
+    @torch.no_grad()
+    def update_every_n_steps(
+        self,
+        step: int,
+        occupancy_fn: AtPoints,
+        threshold: float = 1e-2,
+        ema_decay: float = 0.95,
+        warmup_steps: int = 256,
+        n: int = 16,
+    ) -> None:
+        """On every `n`-th step visit cells: value = max(ema_decay * value, occupancy at a random point of the cell).
+
+        Before `warmup_steps` every cell is visited, afterwards a quarter of them at random and up to as many of the
+        occupied ones. A cell is occupied while its value exceeds min(threshold, mean value). A visit that gives NaN
+        does not count; infinity counts as 1e10.
+        """
+        if n < 1:
+            raise ConfigError(f"`n` must be 1 or more, got {n}.")
+        if not self.training:
+            raise ConfigError("the occupancy grid is in evaluation mode and stays as it is. Call `train()` first.")
+        if step % n == 0:
+            cells = cells_to_visit(self.occupancies, self.binaries, step < warmup_steps)
+            boxes = nested_boxes(self.box, self.levels)
+            visit(self.occupancies, cells, self.binaries.shape[1:], boxes, occupancy_fn, ema_decay)
+            self.binaries = occupied_cells(self.occupancies, threshold).view(self.binaries.shape)
+
+    @torch.no_grad()
+    def mark_invisible_cells(
+        self, K: Tensor, c2w: Tensor, width: int, height: int, near_plane: float = 0.0, chunk: int = 32**3
+    ) -> None:
+        """Give cells that no camera sees, or that lie nearer to one than near_plane, the value -1: never visited again.
+
+        K [I, 3, 3] or [1, 3, 3] in pixels; c2w [I, 3, 4] or [I, 4, 4], x right, y down, z forward. Call it once, before
+        training; it also empties those cells.
+        """
+        boxes = nested_boxes(self.box, self.levels)
+        seen = seen_cells(self.binaries.shape[1:], boxes, K, c2w, (width, height), near_plane, chunk)
+        self.occupancies[~seen] = -1.0
+        self.binaries = self.binaries & seen.view(self.binaries.shape)
+
+
+def ray_bounds(
+    origins: Tensor, near: float, far: float, t_min: Tensor | None, t_max: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """[R] near and far bounds: the constants, narrowed by t_min and t_max [R]."""
+    for name, value in (("t_min", t_min), ("t_max", t_max)):
+        if value is not None and value.shape != origins.shape[:1]:
+            raise ConfigError(f"`{name}` must have shape {list(origins.shape[:1])}, got {list(value.shape)}.")
+    start, end = torch.full_like(origins[:, 0], near), torch.full_like(origins[:, 0], far)
+    start = start if t_min is None else torch.maximum(start, t_min)
+    return start, end if t_max is None else torch.minimum(end, t_max)
+
+
+def place_samples(
+    origins: Tensor, directions: Tensor, occupied: Tensor, box: Tensor, bounds: tuple[Tensor, Tensor], spacing: Spacing
+) -> Samples:
+    """Packed samples of rays [R, 3] in occupied [G, X, Y, Z]; box [6] is level 0's; bounds are near and far [R].
+
+    A ray with a NaN or an infinity in origin, direction or near bound, a NaN far bound
+    or a direction of zeros gets none, and so does a grid that lies behind the origin.
+    """
+    origins, directions = origins.detach().float(), directions.detach().float()
+    near, far = (bound.detach().float() for bound in bounds)
+    outermost = nested_boxes(box, occupied.shape[0])[-1:]
+    entry, leave, hit = (part[:, 0] for part in intersect(origins, directions, outermost))
+    proper = origins.isfinite().all(-1) & directions.isfinite().all(-1) & near.isfinite() & ~far.isnan()
+    hit = hit & proper & (leave > 0)
+    entry, leave = torch.maximum(entry, near), torch.minimum(leave, far)
+    hit = hit & (leave > entry)
+    # What misses becomes a harmless ray without length: kernels need no rule for NaN or infinity of their own.
+    origins = torch.where(hit[:, None], origins, torch.zeros_like(origins))
+    directions = torch.where(hit[:, None], directions, torch.ones_like(directions))
+    near, entry, leave = (torch.where(hit, part, torch.zeros_like(part)) for part in (near, entry, leave))
+    ahead = _steps_ahead(near, entry, spacing)
+    steps = spacing.count_at(leave.double()) - spacing.count_at(entry.double())
+    if len(steps) and not float(steps.max()) < MOST_STEPS:
+        raise ConfigError(
+            f"steps of {spacing.shortest:g} cut a ray into more than {MOST_STEPS} intervals. Take longer steps, or "
+            "make directions unit length."
+        )
+    grid = packed_grid(occupied, box)
+    if grid is None:
+        first, count, t_start, t_end = _march_anything(
+            origins, directions, occupied, box, (entry, leave, ahead), spacing
+        )
+        return Samples(t_start, t_end, _ids(count), first, count)
+    got = march(origins, directions, entry, leave, grid, spacing, ahead.float())
+    # Where the Triton kernel found fewer than it counted it fills up with intervals without length (see its source).
+    return Samples(got.t_start, got.t_end, got.ray_id.long(), got.first.long(), got.count.long())
+
+
+def _steps_ahead(near: Tensor, entry: Tensor, spacing: Spacing) -> Tensor:
+    """[R] float64 in -1 .. 1: from the count at `entry` to the first candidate whose midpoint lies behind it."""
+    origin, here = spacing.count_at(near.double()), spacing.count_at(entry.double())
+    candidate = origin + torch.ceil(here - origin - 1).clamp_min(0)
+    middle = (spacing.distance_at(candidate) + spacing.distance_at(candidate + 1)) * 0.5
+    return torch.where(middle >= entry, candidate, candidate + 1) - here
+
+
+def packed_grid(occupied: Tensor, box: Tensor) -> Occupancy | None:
+    """The grid as `march` wants it, each cell split evenly until sides agree.
+
+    None where that takes too many cells, or the box has no inside.
+    Remembered for as long as `occupied` lives and is not written to.
+    """
+    tracked = not (occupied.is_inference() or box.is_inference())
+    version = (occupied._version, box._version, box.data_ptr()) if tracked else None
+    known = _packed.get(occupied) if tracked else None
+    if known is not None and known[0] == version:
+        return known[1]
+    levels, *sides = occupied.shape
+    res = math.lcm(*sides, 8)
+    grid = None
+    low, high = box.tolist()[:3], box.tolist()[3:]
+    if res <= FINEST and levels * res**3 <= MOST_CELLS and all(a < b for a, b in zip(low, high, strict=True)):
+        split = occupied
+        for axis, side in enumerate(sides):
+            split = split.repeat_interleave(res // side, axis + 1) if res != side else split
+        grid = pack(split, tuple(low), tuple(high))
+    if tracked:
+        # The box is held on to: as long as it lives, its address belongs to no other.
+        _packed[occupied] = (version, grid, box)
+    return grid
+
+
+def _march_anything(
+    origins: Tensor,
+    directions: Tensor,
+    occupied: Tensor,
+    box: Tensor,
+    along: tuple[Tensor, Tensor, Tensor],
+    spacing: Spacing,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`march` in plain torch for grids of any shape -> first, count [R], t_start, t_end [B]."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    size = 1 << 12
+    for o, d, entry, leave, ahead in zip(*(x.split(size) for x in (origins, directions, *along)), strict=True):
+        start = spacing.count_at(entry.double()) + ahead
+        length = torch.where(leave > entry, spacing.count_at(leave.double()) - start, torch.zeros_like(start))
+        most = int(length.ceil().clamp_min(0).max()) if len(start) else 0
+        counts = torch.zeros_like(entry, dtype=torch.int64)
+        found = [(entry.new_empty(0), entry.new_empty(0), counts[:0])]
+        for k in range(0, most, 256):
+            u = start[:, None] + torch.arange(k, min(k + 256, most), device=o.device)
+            t0, t1 = spacing.distance_at(u).float(), spacing.distance_at(u + 1).float()
+            middle = (t0 + t1) * 0.5
+            keep = (leave > entry)[:, None] & (middle < leave[:, None])
+            keep &= is_occupied(o[:, None] + middle[..., None] * d[:, None], occupied, box)
+            counts += keep.sum(-1)
+            found.append((t0[keep], t1[keep], keep.nonzero()[:, 0]))
+        t0, t1, ids = (torch.cat(column) for column in zip(*found, strict=True))
+        order = torch.sort(ids, stable=True).indices
+        parts.append((t0[order], t1[order], counts))
+    t_start, t_end, counts = (torch.cat(column) for column in zip(*parts, strict=True))
+    first, count = pack_counts(counts)
+    return first, count, t_start, t_end
+
+
+def is_occupied(points: Tensor, occupied: Tensor, box: Tensor) -> Tensor:
+    """[..., 3] -> [...] bool: whether the cell of the finest level that contains a point is occupied."""
+    levels, *sides = occupied.shape
+    unit = (points - (box[:3] + box[3:]) * 0.5) / (box[3:] - box[:3]) * 2
+    reach = unit.abs().amax(-1)
+    inside = reach <= 2.0 ** (levels - 1)
+    level = torch.zeros_like(reach, dtype=torch.int64)
+    for g in range(levels - 1):
+        level += reach > 2.0**g
+    res = torch.tensor(sides, device=points.device)
+    at = ((unit / torch.exp2(level.to(unit.dtype))[..., None] + 1) * 0.5 * res).nan_to_num(0.0).long()
+    x, y, z = torch.minimum(at.clamp_min(0), res - 1).unbind(-1)
+    return occupied[level, x, y, z] & inside
+
+
+def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: float, *, alpha: bool) -> Samples:
+    """The samples before a transmittance of `early_stop` whose opacity is at least `faint` (no rule where <= 0).
+
+    `ask` gives densities, or opacities with `alpha`. A sample that is NaN counts as opaque: it stays, so that the
+    caller meets it, and hides what is behind.
+    """
+    if not len(samples):
+        return samples
+    value = ask(samples.t_start, samples.t_end, samples.ray_id)
+    if value.shape == (*samples.t_start.shape, 1):
+        value = value[:, 0]
+    if value.shape != samples.t_start.shape:
+        raise ConfigError(f"the callback must give {list(samples.t_start.shape)} values, got {list(value.shape)}.")
+    value, length = value.detach().float(), (samples.t_end - samples.t_start).clamp_min(1e-30)
+    optical = -torch.log1p(-value.clamp(0, 1)) if alpha else value * length
+    opaque = value.isnan()
+    optical = torch.where(opaque, OPAQUE, optical).clamp(-OPAQUE, OPAQUE)
+    unit = Packed(torch.zeros_like(optical), torch.ones_like(optical), samples.first, samples.count)
+    seen = visible(optical, unit, early_stop, -math.inf)
+    if faint > 0:
+        seen &= opaque | ((value if alpha else -torch.expm1(-optical)) >= faint)
+    first, count = pack_counts(
+        torch.zeros_like(samples.count).index_add_(0, samples.ray_id[seen], torch.ones_like(samples.ray_id[seen]))
+    )
+    return Samples(samples.t_start[seen], samples.t_end[seen], samples.ray_id[seen], first, count)
+
+
+def nested_boxes(box: Tensor, levels: int) -> Tensor:
+    """[G, 6]: the box [6], and each next one twice as large about the same centre."""
+    centre, half = (box[:3] + box[3:]) / 2, (box[3:] - box[:3]) / 2
+    return torch.stack([torch.cat((centre - half * 2**g, centre + half * 2**g)) for g in range(levels)])
+
+
+def cells_to_visit(values: Tensor, occupied: Tensor, every: bool, some: int | None = None) -> list[Tensor]:
+    """Per level, indices of cells that have not been marked: all of them, or a random part of them.
+
+    values [G * cells], occupied [G, X, Y, Z]. The part is `some` anywhere (None: a quarter of the cells) and up to as
+    many of the occupied ones.
+    """
+    levels = values.view(occupied.shape[0], -1)
+    if every:
+        return [(level >= 0).nonzero()[:, 0] for level in levels]
+    chosen = []
+    some = max(1, levels.shape[1] // 4) if some is None else some
+    for level, full in zip(levels, occupied.flatten(1), strict=True):
+        anywhere = torch.randint(len(level), (some,), device=level.device)
+        anywhere = anywhere[level[anywhere] >= 0]
+        dense = full.nonzero()[:, 0]
+        if some < len(dense):
+            dense = dense[torch.randint(len(dense), (some,), device=level.device)]
+        chosen.append(torch.cat((anywhere, dense)))
+    return chosen
+
+
+def visit(
+    values: Tensor, cells: list[Tensor], sides: torch.Size, boxes: Tensor, occupancy_fn: AtPoints, decay: float
+) -> None:
+    """Update values [G * cells] in place at a random point of each listed cell; boxes [G, 6]."""
+    levels = values.view(len(boxes), -1)
+    res = torch.tensor(sides, device=values.device)
+    for level, box, listed in zip(levels, boxes, cells, strict=True):
+        at = grid_coordinates(listed, sides)
+        unit = (at + torch.rand_like(at, dtype=torch.float32)) / res
+        if not len(listed):
+            continue
+        found = occupancy_fn(box[:3] + unit * (box[3:] - box[:3])).detach().to(level.dtype).reshape(-1)
+        if len(found) != len(listed):
+            raise ConfigError(f"`occupancy_fn` must give one value for each of {len(listed)} points, got {len(found)}.")
+        # A cell may be listed twice: it decays once, since both write the same, and takes the larger value.
+        fresh = torch.where(found.isnan(), torch.full_like(found, -torch.inf), found.clamp_max(1e10))
+        held = level[listed]
+        fresh = torch.where(held < 0, held, fresh)
+        level[listed] = torch.where((held < 0) | found.isnan(), held, held * decay)
+        level.scatter_reduce_(0, listed, fresh, "amax")
+
+
+def occupied_cells(values: Tensor, threshold: float) -> Tensor:
+    """[n] bool: values above min(threshold, mean of those that are not marked)."""
+    counted = values >= 0
+    mean = torch.where(counted, values, torch.zeros_like(values)).sum() / counted.sum().clamp_min(1)
+    return values > mean.clamp_max(threshold)
+
+
+def grid_coordinates(cells: Tensor, sides: torch.Size | Sequence[int]) -> Tensor:
+    """[n] cell indices -> [n, 3] int64 places along x, y, z; z runs fastest."""
+    _, ny, nz = sides
+    return torch.stack((cells // (ny * nz), cells // nz % ny, cells % nz), -1)
+
+
+def seen_cells(
+    sides: torch.Size, boxes: Tensor, K: Tensor, c2w: Tensor, size: tuple[int, int], near_plane: float, chunk: int
+) -> Tensor:
+    """[G * cells] bool: what at least one camera sees, and none has in its picture nearer than near_plane.
+
+    A cell stands for one point: cells i = 0 .. n - 1 of an axis for n points from face to face (n = 1: the middle).
+    """
+    if K.shape[1:] != (3, 3) or c2w.ndim != 3 or c2w.shape[1:] not in ((3, 4), (4, 4)) or len(K) not in (1, len(c2w)):
+        raise ConfigError(
+            "cameras must be K [I, 3, 3] or [1, 3, 3] and c2w [I, 3, 4] or [I, 4, 4], got "
+            f"{list(K.shape)} and {list(c2w.shape)}."
+        )
+    if chunk < 1:
+        raise ConfigError(f"`chunk` must be 1 or more, got {chunk}.")
+    dtype, device = boxes.dtype, boxes.device
+    project = partial(_project, K.to(device, dtype), c2w[:, :3].to(device, dtype))
+    res = torch.tensor(sides, device=device)
+    cells = torch.arange(math.prod(sides), device=device)
+    seen = []
+    for box in boxes:
+        for part in cells.split(chunk):
+            unit = torch.where(res > 1, grid_coordinates(part, sides) / (res - 1).clamp_min(1), 0.5)
+            u, v, depth = project(box[:3] + unit * (box[3:] - box[:3]))
+            inside = (depth >= 0) & (u >= 0) & (u < size[0]) & (v >= 0) & (v < size[1])
+            seen.append((inside & (depth >= near_plane)).any(0) & ~(inside & (depth < near_plane)).any(0))
+    return torch.cat(seen)
+
+
+def _project(K: Tensor, c2w: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[n, 3] world points -> [I, n] pixel coordinates and depths."""
+    turn = c2w[:, :, :3].transpose(1, 2)
+    local = turn @ points.T - turn @ c2w[:, :, 3:]
+    x, y, depth = (K @ local).unbind(1)
+    return x / depth, y / depth, depth
+
+
+def _ids(count: Tensor) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(count), device=count.device), count)

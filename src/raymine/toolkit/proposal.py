@@ -1,0 +1,331 @@
+"""Samples from proposal networks, coarse to fine (mip-NeRF 360), and the loss that trains those networks.
+
+A ray is covered by a scale s in 0..1 (`RaySpan`). Level by level a cheap density of the user's is asked on the present
+intervals, and the CDF of its weights says where the next intervals lie (`raymine.toolkit.importance`):
+
+    CDF at edge i = 1 - T_i,   T_i = exp(-sum of sigma_j d_j over j < i),   and 1 at the last edge
+
+so what light is left at the end of the ray counts for the last interval. The weights along the final intervals then
+tell each proposal where it promised too little (`interlevel_loss`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.toolkit.importance import importance_samples, searchsorted
+from raymine.toolkit.pack import Pack
+
+DensityFn = Callable[[Tensor, Tensor], Tensor]
+"""t_starts, t_ends [R, n] -> densities [R, n] after activation, none negative."""
+
+NEAREST = 1e-6
+"""The least `near` as a share of `far` on a scale of disparities, where 0 has no place."""
+
+
+@dataclass(frozen=True)
+class RaySpan:
+    """Where rays begin and end, and how the scale s in 0..1 lies between.
+
+    near, far: distances, one for all rays (then `n_rays` says how many there are) or [R] per ray.
+    spacing: "uniform" is even in distance, t = (1 - s) near + s far; "lindisp" in disparity,
+    1/t = (1 - s)/near + s/far. A ray whose near and far are not finite or not in this order, or that ends behind its
+    origin with lindisp, misses: all its samples have length 0 and lie at `near` (at 0 if that is not finite). A `near`
+    per ray below NEAREST of `far` is raised to it with lindisp.
+    """
+
+    near: float | Tensor
+    far: float | Tensor
+    n_rays: int | None = None
+    spacing: Literal["uniform", "lindisp"] = "lindisp"
+
+    def __post_init__(self) -> None:
+        if self.spacing not in ("uniform", "lindisp"):
+            raise ConfigError(f"`spacing` must be uniform or lindisp, got {self.spacing!r}.")
+        rays = self.rays
+        for name, value in (("near", self.near), ("far", self.far)):
+            if isinstance(value, Tensor):
+                if tuple(value.shape) != (rays,):
+                    raise ConfigError(f"`{name}` must be a number or of shape [{rays}], got {list(value.shape)}.")
+            elif not math.isfinite(value):
+                raise ConfigError(f"`{name}` must be finite, got {value}. With lindisp a far of 1e6 is as good.")
+        if not isinstance(self.near, Tensor):
+            if self.spacing == "lindisp" and self.near <= 0:
+                raise ConfigError(f"`near` must be positive with lindisp, got {self.near}. Raise it, or use uniform.")
+            if not isinstance(self.far, Tensor) and self.far <= self.near:
+                raise ConfigError(f"`far` must be beyond `near`, got near {self.near} and far {self.far}.")
+
+    @property
+    def rays(self) -> int:
+        """R."""
+        for value in (self.near, self.far):
+            if isinstance(value, Tensor):
+                if value.ndim != 1 or self.n_rays not in (None, value.shape[0]):
+                    raise ConfigError(f"near and far must be of shape [R] with R = n_rays, got {list(value.shape)}.")
+                return value.shape[0]
+        if self.n_rays is None or self.n_rays < 0:
+            raise ConfigError(f"`n_rays` must be given when near and far are numbers, got {self.n_rays}.")
+        return self.n_rays
+
+    def distances(self, s: Tensor) -> Tensor:
+        """[R, n] in 0..1 -> [R, n] distances. Differentiable."""
+        near, far = (
+            (x.to(s.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=s.dtype, device=s.device))
+            for x in (self.near, self.far)
+        )
+        near, far = torch.broadcast_tensors(near, far)
+        hit = (near < far) & torch.isfinite(near) & torch.isfinite(far)
+        if self.spacing == "lindisp":
+            hit = hit & (far > 0)
+        # What misses is computed with a span of its own, since infinity on the way would leave NaN in gradients.
+        low, high = (torch.where(hit, x, other)[..., None] for x, other in ((near, 1.0), (far, 2.0)))
+        if self.spacing == "uniform":
+            t = low * (1 - s) + high * s
+        else:
+            t = 1 / (s / high + (1 - s) / torch.maximum(low, NEAREST * high))
+        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None])
+
+
+class Intervals(NamedTuple):
+    """t_starts, t_ends [R, n]: distances along each ray."""
+
+    t_starts: Tensor
+    t_ends: Tensor
+
+
+class Level(NamedTuple):
+    """The edges [R, n + 1] of one proposal on the scale s, and its CDF there, with a graph."""
+
+    edges: Tensor
+    cdfs: Tensor
+
+
+class ProposalEstimator(torch.nn.Module):
+    """Places samples by proposal networks and trains these.
+
+    optimizer, scheduler: of the proposal networks; needed by `update_every_n_steps` only. The estimator has no
+    parameters: `.to(device)` says where rays are sampled whose near and far are plain numbers.
+
+    `pending` holds what the loss needs between `sample` and `compute_loss`: the levels, and the final edges.
+    """
+
+    _place: Tensor
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.pending: tuple[list[Level], Tensor] | None = None
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        density_fns: Sequence[DensityFn],
+        proposal_samples: Sequence[int],
+        final_samples: int,
+        span: RaySpan,
+        *,
+        stratified: bool | Tensor = False,
+        requires_grad: bool = False,
+        exponent: float = 1.0,
+    ) -> Intervals:
+        """Final intervals [R, final_samples], after one round for each density of proposal_samples intervals.
+
+        stratified: as in `importance_samples`; a tensor is [len(density_fns) + 1, R].
+        requires_grad: whether densities get a graph and are kept for `compute_loss`. The intervals never have one.
+        exponent: weights are raised to it before they are sampled from (see `anneal_exponent`).
+        """
+        if len(density_fns) != len(proposal_samples):
+            raise ConfigError(
+                f"`proposal_samples` must have one number per density, {len(density_fns)}, got {len(proposal_samples)}."
+            )
+        near = span.near if isinstance(span.near, Tensor) else span.far
+        device = near.device if isinstance(near, Tensor) else self._place.device
+        edges = cdfs = torch.linspace(0, 1, 2, device=device).expand(span.rays, 2)
+        offsets = self._offsets(stratified, len(density_fns) + 1, span.rays)
+        levels = []
+        for density_fn, n, offset in zip(density_fns, proposal_samples, offsets, strict=False):
+            edges = importance_samples(edges, sharpened(cdfs, exponent), n, stratified=offset).edges
+            t = span.distances(edges)
+            with torch.set_grad_enabled(requires_grad):
+                densities = density_fn(t[:, :-1], t[:, 1:])
+                if densities.shape != t[:, 1:].shape:
+                    raise ConfigError(
+                        f"a density must have the shape of its intervals, {list(t[:, 1:].shape)}, got "
+                        f"{list(densities.shape)}."
+                    )
+                cdfs = density_cdf(densities, t[:, :-1], t[:, 1:])
+            levels.append(Level(edges, cdfs))
+        edges = importance_samples(edges, sharpened(cdfs, exponent), final_samples, stratified=offsets[-1]).edges
+        if requires_grad:
+            self.pending = levels, edges
+        t = span.distances(edges)
+        return Intervals(t[:, :-1], t[:, 1:])
+
+    @torch.enable_grad()
+    def compute_loss(self, transmittance: Tensor, loss_scaler: float = 1.0) -> Tensor:
+        """[]: the mean interlevel loss of each level, summed, times loss_scaler. Differentiable in the densities.
+
+        transmittance: [R, final_samples] before each final interval; no gradient goes into it. Uses up what the latest
+        `sample` with requires_grad kept; 0 where there is nothing.
+        """
+        if self.pending is None:
+            return transmittance.new_zeros(())
+        levels, edges = self.pending
+        if tuple(transmittance.shape) != (edges.shape[0], edges.shape[1] - 1):
+            raise ConfigError(
+                f"`transmittance` must have the shape of the final intervals, {[edges.shape[0], edges.shape[1] - 1]}, "
+                f"got {list(transmittance.shape)}."
+            )
+        self.pending = None
+        cdfs = transmittance_cdf(transmittance.detach())
+        loss = transmittance.new_zeros(())
+        for level in levels:
+            each = interlevel_loss(edges, cdfs, level.edges, level.cdfs)
+            loss = loss + each.sum() / max(each.numel(), 1)
+        return loss * loss_scaler
+
+    @torch.enable_grad()
+    def update_every_n_steps(
+        self, transmittance: Tensor, requires_grad: bool = False, loss_scaler: float = 1.0
+    ) -> float:
+        """Train the proposals on what the latest `sample` kept, and advance the scheduler.
+
+        requires_grad: what `sample` was told; without it only the scheduler advances. Returns the loss, or 0. A loss
+        that is not finite changes no parameter.
+        """
+        loss = 0.0
+        if requires_grad:
+            if self.optimizer is None:
+                raise ConfigError(
+                    "there is no optimiser to update. Give one to ProposalEstimator, or use compute_loss."
+                )
+            if self.pending is None:
+                raise ConfigError("there is nothing to learn from. Call `sample` with requires_grad=True first.")
+            total = self.compute_loss(transmittance, loss_scaler)
+            loss = float(total.detach())
+            self.optimizer.zero_grad()
+            if math.isfinite(loss) and total.requires_grad:
+                total.backward()
+                self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return loss
+
+    @staticmethod
+    def _offsets(stratified: bool | Tensor, rounds: int, rays: int) -> Sequence[bool | Tensor]:
+        if not isinstance(stratified, Tensor):
+            return [stratified] * rounds
+        if tuple(stratified.shape) != (rounds, rays):
+            raise ConfigError(f"`stratified` must have shape {[rounds, rays]}, got {list(stratified.shape)}.")
+        return list(stratified.unbind(0))
+
+
+def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
+    """Three times [..., n] -> [..., n + 1]: the CDF of the weights at every edge. Differentiable.
+
+    An interval of length 0 stops no light, whatever its density; an infinite density stops all. NaN stays NaN at the
+    edges behind it, but for the last, where the CDF is 1: the last density has no say.
+    """
+    length = t_ends - t_starts
+    work = torch.promote_types(densities.dtype, torch.float32)
+    optical = torch.where(length == 0, 0.0, densities.to(work)) * length
+    inner = -torch.expm1(-optical[..., :-1].cumsum(-1))
+    return torch.cat((torch.zeros_like(optical[..., :1]), inner, torch.ones_like(optical[..., :1])), -1)
+
+
+def transmittance_cdf(transmittance: Tensor) -> Tensor:
+    """[..., n] before each interval -> [..., n + 1]: the CDF at every edge, 1 at the last. Differentiable."""
+    return 1.0 - torch.cat((transmittance, torch.zeros_like(transmittance[..., :1])), -1)
+
+
+def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
+    """[..., n + 1] -> [..., n + 1]: the CDF of the weights raised to the exponent, from 0 to 1; 1 changes nothing.
+
+    An exponent of 0 gives every interval the same mass. A CDF that does not rise stays as it is.
+    """
+    if exponent < 0 or not math.isfinite(exponent):
+        raise ConfigError(f"`exponent` must be 0 or more, got {exponent}.")
+    if exponent == 1.0:
+        return cdfs
+    weights = cdfs.diff(dim=-1).clamp_min(0)
+    # The largest weight becomes 1, so that a large exponent does not make all of them vanish.
+    largest = weights.amax(-1, keepdim=True)
+    powers = (weights / largest) ** exponent
+    total = powers.cumsum(-1)
+    raised = torch.cat((torch.zeros_like(total[..., :1]), total / total[..., -1:]), -1)
+    return torch.where(largest > 0, raised, cdfs)
+
+
+def anneal_exponent(step: int, steps: int, slope: float = 10.0) -> float:
+    """The exponent for `sample`: slope x / ((slope - 1) x + 1) with x = step / steps in 0..1.
+
+    It grows from 0 (samples spread evenly over the intervals) to 1 (sampled by the weights), at first `slope` times as
+    fast as x. mip-NeRF 360 uses slope 10.
+    """
+    if steps < 1 or not 0 < slope < math.inf:
+        raise ConfigError(f"`steps` must be at least 1 and `slope` positive, got {steps} and {slope}.")
+    x = min(max(step / steps, 0.0), 1.0)
+    return slope * x / ((slope - 1) * x + 1)
+
+
+def interlevel_loss(
+    edges: Tensor,
+    cdfs: Tensor,
+    proposal_edges: Tensor,
+    proposal_cdfs: Tensor,
+    *,
+    packs: tuple[Pack, Pack] | None = None,
+    eps: float = 1e-7,
+) -> Tensor:
+    """Per final interval, how much of its weight w no proposal interval that touches it had promised.
+
+        max(0, w - bound)^2 / (w + eps),   bound = sum of the proposal's weights over all intervals that overlap
+
+    Batched: edges, cdfs [..., n + 1] and those of the proposal [..., m + 1] -> [..., n]. Packed: flat, with the packs
+    of the edges of both -> one for each interval, ray by ray. Differentiable in both CDFs; detach `cdfs` to train the
+    proposal only. A ray for which the proposal has no edges was promised nothing.
+    """
+    found = searchsorted(proposal_edges, edges, None if packs is None else (packs[1], packs[0]))
+    if packs is None:
+        weights = cdfs.diff(dim=-1)
+        outer = proposal_cdfs.gather(-1, found.right[..., 1:]) - proposal_cdfs.gather(-1, found.left[..., :-1])
+    else:
+        ray = packs[0].ray_id()
+        opens = (ray[1:] == ray[:-1]).nonzero()[:, 0]
+        weights = cdfs[opens + 1] - cdfs[opens]
+        padded = torch.cat((proposal_cdfs, proposal_cdfs.new_zeros(1)))
+        outer = padded[found.right[opens + 1]] - padded[found.left[opens]]
+    return (weights - outer).clamp_min(0).square() / (weights + eps)
+
+
+class ProposalGate:
+    """Says at which steps the proposals are trained: ever more rarely, up to once in about `target` steps.
+
+    A step is due when more than target * min(step / num_steps, 1) steps have passed since the last one that was. The
+    count `since` is all the state there is.
+    """
+
+    def __init__(self, target: float = 5.0, num_steps: int = 1000) -> None:
+        if num_steps < 1 or target < 0:
+            raise ConfigError(f"`num_steps` must be at least 1 and `target` 0 or more, got {num_steps} and {target}.")
+        self.target, self.num_steps, self.since = target, num_steps, 0
+
+    def __call__(self, step: int) -> bool:
+        """Whether to train the proposals at this step; ask once per step."""
+        due = self.since > min(step / self.num_steps, 1.0) * self.target
+        self.since = 1 if due else self.since + 1
+        return due
+
+
+def get_proposal_requires_grad_fn(target: float = 5.0, num_steps: int = 1000) -> ProposalGate:
+    """The gate as a callable by step."""
+    return ProposalGate(target, num_steps)
