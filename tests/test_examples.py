@@ -36,7 +36,7 @@ def numbers(pattern: str, text: str) -> list[float]:
 
 
 def test_every_example_is_run_here() -> None:
-    tested = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py"}
+    tested = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py", "03_nerfacc_and_tinycudann.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -59,6 +59,15 @@ def test_mining_a_dynamic_field_learns_and_says_what_it_picks() -> None:
     kept = numbers(r"hold ([\d.]+) of the gradient", text)
     assert kept[-1] > 0.9 > kept[0]
     assert all(share <= 0.5 for share in numbers(r"([\d.]+) of the samples", text))
+
+
+def test_a_program_for_nerfacc_and_tinycudann_trains_the_builtin_scene() -> None:
+    arguments = ("--steps", "60", "--samples", "2048", "--downscale", "8", "--views", "1", "--device", "cpu")
+    text = run("03_nerfacc_and_tinycudann.py", *arguments)
+    losses = numbers(r"loss ([\d.]+)", text)
+    assert losses[-1] < 0.6 * losses[0]
+    # An empty picture has 10 dB.
+    assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 14
 
 
 class Net(torch.nn.Module):

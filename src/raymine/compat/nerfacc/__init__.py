@@ -1,0 +1,93 @@
+"""nerfacc 0.5.3's Python surface on CPU and CUDA, without a compiler.
+
+`from raymine.compat import nerfacc` stands in for `import nerfacc`; where that line is not yours to change,
+`raymine.compat.nerfacc.install()` before it has the same effect. docs/toolkit/nerfacc.md lists names and differences.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
+from raymine.compat.nerfacc.estimators.occ_grid import OccGridEstimator
+from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator
+from raymine.compat.nerfacc.grid import ray_aabb_intersect, traverse_grids
+from raymine.compat.nerfacc.pack import pack_info
+from raymine.compat.nerfacc.pdf import importance_sampling, searchsorted
+from raymine.compat.nerfacc.scan import exclusive_prod, exclusive_sum, inclusive_prod, inclusive_sum
+from raymine.compat.nerfacc.version import __version__
+from raymine.compat.nerfacc.volrend import (
+    accumulate_along_rays,
+    render_transmittance_from_alpha,
+    render_transmittance_from_density,
+    render_visibility_from_alpha,
+    render_visibility_from_density,
+    render_weight_from_alpha,
+    render_weight_from_density,
+    rendering,
+)
+from raymine.errors import ConfigError
+
+__all__ = [
+    "OccGridEstimator",
+    "PropNetEstimator",
+    "RayIntervals",
+    "RaySamples",
+    "__version__",
+    "accumulate_along_rays",
+    "exclusive_prod",
+    "exclusive_sum",
+    "importance_sampling",
+    "inclusive_prod",
+    "inclusive_sum",
+    "install",
+    "pack_info",
+    "ray_aabb_intersect",
+    "render_transmittance_from_alpha",
+    "render_transmittance_from_density",
+    "render_visibility_from_alpha",
+    "render_visibility_from_density",
+    "render_weight_from_alpha",
+    "render_weight_from_density",
+    "rendering",
+    "searchsorted",
+    "traverse_grids",
+]
+
+_MODULES = (
+    "cameras",
+    "data_specs",
+    "estimators",
+    "estimators.base",
+    "estimators.occ_grid",
+    "estimators.prop_net",
+    "grid",
+    "losses",
+    "pack",
+    "pdf",
+    "scan",
+    "version",
+    "volrend",
+)
+
+
+def install(force: bool = False) -> ModuleType:
+    """Let `import nerfacc` and its modules find this package; returns it.
+
+    If another `nerfacc` has been imported, that is refused, since parts of the program hold it already; `force`
+    replaces it for imports to come.
+    """
+    ours = sys.modules[__name__]
+    names = {"nerfacc": ours}
+    names |= {f"nerfacc.{name}": importlib.import_module(f"{__name__}.{name}") for name in _MODULES}
+    for name, module in names.items():
+        there = sys.modules.get(name)
+        if there not in (None, module) and not force:
+            raise ConfigError(
+                f"`{name}` has been imported already, from {getattr(there, '__file__', 'an unknown place')}. "
+                "Call install() before the first `import nerfacc`, or pass force=True."
+            )
+    sys.modules.update(names)
+    return ours

@@ -1,0 +1,1 @@
+"""Estimators: where along a ray samples are worth having."""

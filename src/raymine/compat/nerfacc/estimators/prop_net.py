@@ -1,0 +1,124 @@
+"""`nerfacc.estimators.prop_net`: samples by proposal networks, on CPU and CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from raymine.compat.nerfacc.data_specs import RayIntervals
+from raymine.compat.nerfacc.estimators.base import AbstractEstimator
+from raymine.compat.nerfacc.pdf import importance_sampling
+from raymine.errors import ConfigError
+from raymine.toolkit.proposal import density_cdf, interlevel_loss, transmittance_cdf
+from raymine.toolkit.proposal import get_proposal_requires_grad_fn as get_proposal_requires_grad_fn
+
+
+class PropNetEstimator(AbstractEstimator):
+    """Samples coarse to fine by the user's proposal densities, which optimizer and scheduler (optional) train.
+
+    `prop_cache` lists what `compute_loss` needs: (intervals, cdfs) of each proposal, then (final intervals, None).
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.prop_cache: list[tuple[RayIntervals, Tensor | None]] = []
+
+    @torch.no_grad()
+    def sampling(
+        self,
+        prop_sigma_fns: list[Callable[[Tensor, Tensor], Tensor]],
+        prop_samples: list[int],
+        num_samples: int,
+        n_rays: int,
+        near_plane: float,
+        far_plane: float,
+        sampling_type: Literal["uniform", "lindisp"] = "lindisp",
+        stratified: bool = False,
+        requires_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """t_starts, t_ends (n_rays, num_samples), without a graph.
+
+        prop_sigma_fns: t_starts, t_ends (n_rays, n) -> densities (n_rays, n) after activation; with requires_grad they
+        get a graph and are kept for the loss. A call with requires_grad forgets what an earlier one kept.
+        """
+        if len(prop_sigma_fns) != len(prop_samples):
+            raise ConfigError(
+                f"`prop_samples` must have one number per proposal, {len(prop_sigma_fns)}, got {len(prop_samples)}."
+            )
+        cdfs = torch.linspace(0, 1, 2, device=self.device).expand(n_rays, 2)
+        intervals = RayIntervals(vals=cdfs)
+        kept: list[tuple[RayIntervals, Tensor | None]] = []
+        for sigma_fn, samples in zip(prop_sigma_fns, prop_samples, strict=True):
+            intervals, _ = importance_sampling(intervals, cdfs, samples, stratified)
+            t = _transform_stot(sampling_type, intervals.vals, near_plane, far_plane)
+            with torch.set_grad_enabled(requires_grad):
+                sigmas = sigma_fn(t[:, :-1], t[:, 1:])
+                if sigmas.shape != t[:, 1:].shape:
+                    raise ConfigError(f"densities must have shape {list(t[:, 1:].shape)}, got {list(sigmas.shape)}.")
+                cdfs = density_cdf(sigmas, t[:, :-1], t[:, 1:])
+            kept.append((intervals, cdfs))
+        intervals, _ = importance_sampling(intervals, cdfs, num_samples, stratified)
+        if requires_grad:
+            self.prop_cache = [*kept, (intervals, None)]
+        t = _transform_stot(sampling_type, intervals.vals, near_plane, far_plane)
+        return t[:, :-1], t[:, 1:]
+
+    @torch.enable_grad()
+    def compute_loss(self, trans: Tensor, loss_scaler: float = 1.0) -> Tensor:
+        """The loss of the proposals, given the transmittance (n_rays, num_samples) of the final samples.
+
+        It uses the cache up, and is 0 where there is none.
+        """
+        loss = torch.zeros((), device=self.device)
+        if not self.prop_cache:
+            return loss
+        intervals, _ = self.prop_cache.pop()
+        cdfs = transmittance_cdf(trans.detach())
+        while self.prop_cache:
+            prop_intervals, prop_cdfs = self.prop_cache.pop()
+            assert prop_cdfs is not None
+            each = interlevel_loss(intervals.vals, cdfs, prop_intervals.vals, prop_cdfs)
+            loss = loss + each.sum() / max(each.numel(), 1)
+        return loss * loss_scaler
+
+    @torch.enable_grad()
+    def update_every_n_steps(  # type: ignore[override]
+        self, trans: Tensor, requires_grad: bool = False, loss_scaler: float = 1.0
+    ) -> float:
+        """Train the proposals on the cache and advance the scheduler; without requires_grad only the latter.
+
+        Returns the loss as a number, 0 if nothing was trained.
+        """
+        loss = 0.0
+        if requires_grad:
+            if not self.prop_cache or self.optimizer is None:
+                raise ConfigError(
+                    "an update needs an optimizer and a call of `sampling` with requires_grad=True before it; got "
+                    f"{len(self.prop_cache)} cached levels and optimizer {self.optimizer}."
+                )
+            total = self.compute_loss(trans, loss_scaler)
+            self.optimizer.zero_grad()
+            total.backward()
+            self.optimizer.step()
+            loss = total.item()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return loss
+
+
+def _transform_stot(
+    kind: Literal["uniform", "lindisp"], s: Tensor, near: float | Tensor, far: float | Tensor
+) -> Tensor:
+    """s in 0..1 -> distances; near and far are numbers or broadcast with s."""
+    if kind == "uniform":
+        return s * far + (1 - s) * near
+    if kind == "lindisp":
+        if not isinstance(near, Tensor) and near == 0:
+            raise ConfigError("`near_plane` must be positive with lindisp, got 0. Raise it, or use uniform.")
+        return 1 / (s / far + (1 - s) / near)
+    raise ConfigError(f"`sampling_type` must be uniform or lindisp, got {kind!r}.")

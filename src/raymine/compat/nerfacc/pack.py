@@ -1,0 +1,43 @@
+"""`nerfacc.pack`: which samples belong to which ray. Runs on CPU and CUDA."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.toolkit.pack import Pack, pack_counts, pack_ids
+
+
+@torch.no_grad()
+def pack_info(ray_indices: Tensor, n_rays: int | None = None) -> Tensor:
+    """[R, 2], where each ray begins and how many samples it has, from the rays of samples [B], in their type.
+
+    Without `n_rays` the largest index decides, which waits for the device; no samples are then no rays.
+    """
+    if ray_indices.ndim != 1 or ray_indices.is_floating_point():
+        raise ConfigError(
+            f"`ray_indices` must be integers of shape [B], got {ray_indices.dtype} of shape {list(ray_indices.shape)}."
+        )
+    if n_rays is None:
+        n_rays = int(ray_indices.max()) + 1 if len(ray_indices) else 0
+    count = ray_indices.new_zeros(n_rays).index_add_(0, ray_indices, torch.ones_like(ray_indices))
+    return torch.stack(pack_counts(count), -1).to(ray_indices.dtype)
+
+
+def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int | None = None) -> Pack | None:
+    """The pack that either of the two describes; None where samples are batched.
+
+    Without `n_rays`, a ray is a run of equal indices, whatever their order; to count the runs waits for the device.
+    """
+    if packed_info is not None:
+        if ray_indices is not None:
+            raise ConfigError("Pass one of `packed_info` and the indices of rays, not both.")
+        if packed_info.ndim != 2 or packed_info.shape[1] != 2:
+            raise ConfigError(f"`packed_info` must have shape [R, 2], got {list(packed_info.shape)}.")
+        return Pack(*packed_info.long().unbind(-1))
+    if ray_indices is None:
+        return None
+    if n_rays is not None:
+        return pack_ids(ray_indices, n_rays)
+    return pack_counts(torch.unique_consecutive(ray_indices, return_counts=True)[1])

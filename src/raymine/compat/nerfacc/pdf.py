@@ -1,0 +1,99 @@
+"""`nerfacc.pdf`: importance sampling and search on batched and flattened rays, on CPU and CUDA."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
+from raymine.errors import ConfigError
+from raymine.toolkit import importance
+from raymine.toolkit.pack import Pack, pack_counts, pack_ids
+
+
+def searchsorted(
+    sorted_sequence: RayIntervals | RaySamples, values: RayIntervals | RaySamples
+) -> tuple[Tensor, Tensor]:
+    """ids_left, ids_right, int64 in the shape of `values.vals`: sorted[left] <= value < sorted[right].
+
+    Batched values get indices within their ray, flattened ones indices into the flattened sequence. Values out of range
+    are treated as if at its end. Where a ray of the sequence is empty both are -1.
+    """
+    if sorted_sequence.vals.ndim > 1 and values.vals.ndim > 1:
+        found = importance.searchsorted(sorted_sequence.vals, values.vals)
+        return found.left, found.right
+    n_rays = _n_rays(sorted_sequence, values)
+    key, query = _pack_of(sorted_sequence, n_rays), _pack_of(values, n_rays)
+    left, right = importance.searchsorted(sorted_sequence.vals.flatten(), values.vals.flatten(), (key, query))
+    if values.vals.ndim == 1:
+        return left, right
+    base, shape = key.first[query.ray_id()], values.vals.shape
+    none = left < 0
+    return (torch.where(none, -1, left - base).reshape(shape), torch.where(none, -1, right - base).reshape(shape))
+
+
+def importance_sampling(
+    intervals: RayIntervals,
+    cdfs: Tensor,
+    n_intervals_per_ray: Tensor | int,
+    stratified: bool = False,
+) -> tuple[RayIntervals, RaySamples]:
+    """Resample intervals by the CDF at their edges, cdfs in the shape of `intervals.vals`.
+
+    An int gives batched intervals (n_rays, n + 1) and samples (n_rays, n); a tensor (n_rays,) gives flattened ones with
+    `packed_info`, `ray_indices` and, for intervals, `is_left` and `is_right`. `stratified` draws one offset per ray
+    from torch's generator. Not differentiable.
+
+    A CDF that does not rise or is not finite gives samples all along the ray, where nerfacc stacks them in the middle
+    of the last interval or returns NaN; a single interval is all of the ray, where nerfacc reads beyond its arrays.
+    """
+    vals = intervals.vals
+    if isinstance(n_intervals_per_ray, int):
+        pack = _pack_of(intervals, _n_rays(intervals)) if vals.ndim == 1 else None
+        got = importance.importance_samples(
+            vals, cdfs.reshape(vals.shape), n_intervals_per_ray, pack=pack, stratified=stratified
+        )
+        return RayIntervals(vals=got.edges), RaySamples(vals=got.samples)
+    counts = n_intervals_per_ray.flatten()
+    pack = _pack_of(intervals, len(counts))
+    got = importance.importance_samples(vals.flatten(), cdfs.flatten(), counts, pack=pack, stratified=stratified)
+    assert got.edge_pack is not None
+    assert got.sample_pack is not None
+    ray = got.edge_pack.ray_id()
+    rank = torch.arange(len(ray), device=ray.device) - got.edge_pack.first[ray]
+    return (
+        RayIntervals(
+            vals=got.edges,
+            packed_info=torch.stack(got.edge_pack, -1),
+            ray_indices=ray,
+            is_left=rank < got.edge_pack.count[ray] - 1,
+            is_right=rank > 0,
+        ),
+        RaySamples(
+            vals=got.samples,
+            packed_info=torch.stack(got.sample_pack, -1),
+            ray_indices=got.sample_pack.ray_id(),
+        ),
+    )
+
+
+def _n_rays(*specs: RayIntervals | RaySamples) -> int:
+    """How many rays there are, by the first that knows; ray indices alone tell only of those that have something."""
+    for spec in specs:
+        if spec.vals.ndim > 1:
+            return spec.vals.shape[:-1].numel()
+        if spec.packed_info is not None:
+            return spec.packed_info.shape[0]
+    return max(
+        int(spec.ray_indices.max()) + 1 if spec.ray_indices is not None and len(spec.vals) else 0 for spec in specs
+    )
+
+
+def _pack_of(spec: RayIntervals | RaySamples, n_rays: int) -> Pack:
+    if spec.vals.ndim > 1:
+        return pack_counts(torch.full((spec.vals.shape[:-1].numel(),), spec.vals.shape[-1], device=spec.vals.device))
+    if spec.packed_info is not None:
+        return Pack(*spec.packed_info.long().unbind(-1))
+    if spec.ray_indices is not None:
+        return pack_ids(spec.ray_indices, n_rays)
+    raise ConfigError("flattened `vals` need `packed_info` or `ray_indices` to say which ray each value belongs to.")

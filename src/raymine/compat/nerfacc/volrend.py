@@ -1,0 +1,190 @@
+"""`nerfacc.volrend`: volume rendering over batched or flat samples.
+
+Batched samples are [R, n]. Flat samples [B] come with `packed_info` [R, 2] (first and count of each ray), or with
+`ray_indices` [B]: ascending where `n_rays` says how many rays there are, and else each run of equal numbers is a ray.
+`prefix_trans` has the shape of the samples. Symbols and formulas are those of `raymine.toolkit.volume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from raymine.compat.nerfacc.pack import _pack_of
+from raymine.errors import ConfigError
+from raymine.toolkit import volume
+
+
+def rendering(
+    t_starts: Tensor,
+    t_ends: Tensor,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    rgb_sigma_fn: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    rgb_alpha_fn: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    render_bkgd: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Colours [R, 3], opacities [R, 1], depths [R, 1] and a dict of what was found for each sample.
+
+    The field is called with t_starts, t_ends and ray_indices, and returns colours and densities (rgb_sigma_fn, which is
+    taken where both are given) or colours and opacities (rgb_alpha_fn). Differentiable in what it returns.
+    """
+    if ray_indices is not None:
+        if not t_starts.shape == t_ends.shape == ray_indices.shape:
+            raise ConfigError(
+                f"`t_starts`, `t_ends` and `ray_indices` must have one shape [B], got {list(t_starts.shape)}, "
+                f"{list(t_ends.shape)} and {list(ray_indices.shape)}."
+            )
+        if n_rays is None:
+            raise ConfigError(
+                "`rendering` needs `n_rays` with `ray_indices`: rays without samples are results as well."
+            )
+    pack = _pack_of(None, ray_indices, n_rays)
+
+    field = rgb_alpha_fn if rgb_sigma_fn is None else rgb_sigma_fn
+    if field is None:
+        raise ConfigError("`rendering` takes `rgb_sigma_fn` or `rgb_alpha_fn`, got neither.")
+
+    def ask(t_start: Tensor, t_end: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The field gets the indices as the caller passed them, in their type."""
+        return field(t_start, t_end, ray_indices)
+
+    if rgb_sigma_fn is None:
+        return volume.rendering(t_starts, t_ends, pack, rgb_alpha_fn=ask, background=render_bkgd)
+    return volume.rendering(t_starts, t_ends, pack, rgb_sigma_fn=ask, background=render_bkgd)
+
+
+def render_transmittance_from_alpha(
+    alphas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    prefix_trans: Tensor | None = None,
+) -> Tensor:
+    """Transmittances, in the shape of the opacities. The gradient is right where an opacity is 1."""
+    return volume.transmittance_from_alpha(alphas, _pack_of(packed_info, ray_indices, n_rays), prefix_trans)
+
+
+def render_transmittance_from_density(
+    t_starts: Tensor,
+    t_ends: Tensor,
+    sigmas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    prefix_trans: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Transmittances and opacities, in the shape of the densities."""
+    pack = _pack_of(packed_info, ray_indices, n_rays)
+    _, through, alpha = volume.weights_from_density(t_starts, t_ends, sigmas, pack, prefix_trans)
+    return through, alpha
+
+
+def render_weight_from_alpha(
+    alphas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    prefix_trans: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Weights and transmittances, in the shape of the opacities."""
+    weights, through, _ = volume.weights_from_alpha(alphas, _pack_of(packed_info, ray_indices, n_rays), prefix_trans)
+    return weights, through
+
+
+def render_weight_from_density(
+    t_starts: Tensor,
+    t_ends: Tensor,
+    sigmas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    prefix_trans: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, transmittances and opacities, in the shape of the densities."""
+    pack = _pack_of(packed_info, ray_indices, n_rays)
+    weights, through, alpha = volume.weights_from_density(t_starts, t_ends, sigmas, pack, prefix_trans)
+    return weights, through, alpha
+
+
+@torch.no_grad()
+def render_visibility_from_alpha(
+    alphas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    early_stop_eps: float = 1e-4,
+    alpha_thre: float = 0.0,
+    prefix_trans: Tensor | None = None,
+) -> Tensor:
+    """Bool: transmittance at least `early_stop_eps` and, above 0, opacity at least `alpha_thre`."""
+    pack = _pack_of(packed_info, ray_indices, n_rays)
+    return volume.visible_from_alpha(alphas, pack, prefix_trans, stop=early_stop_eps, faint=alpha_thre)
+
+
+@torch.no_grad()
+def render_visibility_from_density(
+    t_starts: Tensor,
+    t_ends: Tensor,
+    sigmas: Tensor,
+    packed_info: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    n_rays: int | None = None,
+    early_stop_eps: float = 1e-4,
+    alpha_thre: float = 0.0,
+    prefix_trans: Tensor | None = None,
+) -> Tensor:
+    """Bool: transmittance at least `early_stop_eps` and, above 0, opacity at least `alpha_thre`."""
+    pack = _pack_of(packed_info, ray_indices, n_rays)
+    return volume.visible_from_density(
+        t_starts, t_ends, sigmas, pack, prefix_trans, stop=early_stop_eps, faint=alpha_thre
+    )
+
+
+def accumulate_along_rays(
+    weights: Tensor, values: Tensor | None = None, ray_indices: Tensor | None = None, n_rays: int | None = None
+) -> Tensor:
+    """Sums of weight times value along rays, [R, D]; without values those of the weights, D = 1.
+
+    Indices may come in any order. Differentiable in weights and values.
+    """
+    if ray_indices is None:
+        return volume.accumulate(weights, values)
+    if n_rays is None:
+        raise ConfigError("`accumulate_along_rays` needs `n_rays` with `ray_indices`.")
+    parts = _parts(weights, values, ray_indices)
+    return parts.new_zeros(n_rays, parts.shape[1]).index_add(0, ray_indices, parts)
+
+
+def accumulate_along_rays_(
+    weights: Tensor,
+    values: Tensor | None = None,
+    ray_indices: Tensor | None = None,
+    outputs: Tensor | None = None,
+) -> None:
+    """`accumulate_along_rays`, added to `outputs` [R, D] in place."""
+    if outputs is None:
+        raise ConfigError("`accumulate_along_rays_` needs `outputs` [R, D] to add to.")
+    if ray_indices is None:
+        outputs.add_(volume.accumulate(weights, values))
+        return
+    parts = _parts(weights, values, ray_indices)
+    if outputs.ndim != 2 or outputs.shape[1] != parts.shape[1]:
+        raise ConfigError(f"`outputs` must have shape [R, {parts.shape[1]}], got {list(outputs.shape)}.")
+    outputs.index_add_(0, ray_indices, parts)
+
+
+def _parts(weights: Tensor, values: Tensor | None, ray_indices: Tensor) -> Tensor:
+    """[B, D] weight times value of flat samples."""
+    if weights.ndim != 1 or ray_indices.shape != weights.shape:
+        raise ConfigError(
+            f"`weights` and `ray_indices` must have one shape [B], got {list(weights.shape)} and "
+            f"{list(ray_indices.shape)}."
+        )
+    if values is None:
+        return weights[:, None]
+    if values.ndim != 2 or len(values) != len(weights):
+        raise ConfigError(f"`values` must have shape [{len(weights)}, D], got {list(values.shape)}.")
+    return weights[:, None] * values

@@ -1,0 +1,152 @@
+"""Multi-layer perceptrons without biases, by their dictionaries.
+
+Parameters are matrices [outputs, inputs], row by row, first layer first. The inputs of the first and the outputs of the
+last are padded to a multiple of 16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu, softplus
+
+from raymine.compat.tinycudann.options import Options, next_multiple
+from raymine.compat.tinycudann.precision import with_loss_scale
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.mlp.op import MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp
+
+ALIGNMENT = 16
+FUSED_WIDTHS = (16, 32, 64, 128)
+KINDS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
+"""Names of networks, and whether their widths are those of the fused kernel."""
+
+SHARPNESS = 10.0
+
+
+def _squareplus(x: Tensor) -> Tensor:
+    x = x * SHARPNESS
+    return (x + torch.sqrt(x * x + 4)) / (2 * SHARPNESS)
+
+
+ACTIVATIONS: dict[str, tuple[Activation, Callable[[Tensor], Tensor]]] = {
+    "None": ("none", lambda x: x),
+    "ReLU": ("relu", torch.relu),
+    "LeakyReLU": ("leaky_relu", lambda x: leaky_relu(x, 0.01)),
+    "Exponential": ("exponential", torch.exp),
+    "Sine": ("sine", torch.sin),
+    "Sigmoid": ("sigmoid", torch.sigmoid),
+    "Squareplus": ("squareplus", _squareplus),
+    "Softplus": ("softplus", lambda x: softplus(x, SHARPNESS)),
+    "Tanh": ("tanh", torch.tanh),
+}
+"""By their names here: the name in the op `mlp`, and the function."""
+
+
+class Perceptron:
+    """A network without its parameters: they are handed in, flat."""
+
+    def __init__(self, n_input_dims: int, n_output_dims: int, options: Options) -> None:
+        self.fused = {name.lower(): fused for name, fused in KINDS.items()}[options.otype.lower()]
+        self.width = options.whole("n_neurons", 128)
+        if self.fused and self.width not in FUSED_WIDTHS:
+            raise ConfigError(
+                f"`n_neurons` of {options.otype} must be 16, 32, 64 or 128, got {self.width}. "
+                "CutlassMLP takes any other."
+            )
+        self.n_hidden = options.whole("n_hidden_layers", 5, low=1 if self.fused else 0)
+        self.hidden = options.choice("activation", "ReLU", tuple(ACTIVATIONS))
+        self.output = options.choice("output_activation", "None", tuple(ACTIVATIONS))
+        options.refuse("feedback_alignment", False)
+        self.n_input_dims, self.n_output_dims = next_multiple(n_input_dims, ALIGNMENT), n_output_dims
+        self.padded_output_dims = next_multiple(n_output_dims, ALIGNMENT)
+        widths = [self.n_input_dims, *[self.width] * self.n_hidden, self.padded_output_dims]
+        self.shapes = [(after, before) for before, after in pairwise(widths)]
+        self.n_params = sum(after * before for after, before in self.shapes)
+
+    def layers(self, params: Tensor) -> list[Tensor]:
+        """[n_params] -> matrices [outputs, inputs], views; the last without the rows that are padding."""
+        pieces = params.split([after * before for after, before in self.shapes])
+        found = [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return [*found[:-1], found[-1][: self.n_output_dims]]
+
+    def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float) -> Tensor:
+        """x [n, n_input_dims] float32, params [n_params] -> [n, n_output_dims]; differentiable in both.
+
+        In half precision on a GPU, through the op `mlp` if the network is within its limits; else in plain torch.
+        """
+        layers = self.layers(params)
+        if half and self.fits and dispatch.choose("mlp", x.device) == "gpu":
+            # The op has a factor for its gradients itself, and one derivative.
+            return with_loss_scale(self._fused, 1.0, x, *layers, exact=self._products)
+        if not half or x.device.type == "cpu":
+            return self._products(x, *layers)
+        return with_loss_scale(self._halves, loss_scale, x, *layers, exact=self._products)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the op `mlp` takes networks of this size."""
+        small = self.width <= MOST_WIDTH or self.n_hidden == 0
+        return (
+            small
+            and self.n_input_dims <= MOST_INPUTS
+            and self.n_output_dims <= MOST_WIDTH
+            and len(self.shapes) <= MOST_LAYERS
+        )
+
+    def _fused(self, x: Tensor, *layers: Tensor) -> Tensor:
+        hidden, output = ACTIVATIONS[self.hidden][0], ACTIVATIONS[self.output][0]
+        return mlp(x, [layer.t() for layer in layers], hidden=hidden, output=output, precision="fp16")
+
+    def _halves(self, *tensors: Tensor) -> Tensor:
+        return self._products(*(tensor.half() for tensor in tensors))
+
+    def _products(self, x: Tensor, *layers: Tensor) -> Tensor:
+        for layer in layers[:-1]:
+            x = _activate(self.hidden, x @ layer.t())
+        return _activate(self.output, x @ layers[-1].t())
+
+    def bounds(self) -> list[tuple[int, float]]:
+        """How many parameters begin uniform within which bound: Xavier's, or SIREN's if activations are sines."""
+        found = []
+        for i, (after, before) in enumerate(self.shapes):
+            if self.hidden == "Sine":
+                bound = 30 / before if i == 0 else math.sqrt(6 / before)
+            else:
+                bound = math.sqrt(6 / (before + after))
+            found.append((after * before, bound))
+        return found
+
+    def hyperparams(self) -> dict[str, Any]:
+        return {
+            "otype": "FullyFusedMLP" if self.fused else "CutlassMLP",
+            "activation": self.hidden,
+            "output_activation": self.output,
+            "n_neurons": self.width,
+            "n_hidden_layers": self.n_hidden,
+        }
+
+
+def _activate(name: str, x: Tensor) -> Tensor:
+    """In float32 if x is in half precision, where squares overflow early."""
+    if name in ("None", "ReLU") or x.dtype != torch.float16:
+        return ACTIVATIONS[name][1](x)
+    return ACTIVATIONS[name][1](x.float()).half()
+
+
+def build(n_input_dims: int, n_output_dims: int, config: object) -> Perceptron:
+    """The network that a dictionary describes; a CutlassMLP where it has no `otype`."""
+    options = Options(config, "A network", "MLP")
+    if options.otype.lower() not in {name.lower() for name in KINDS}:
+        raise ConfigError(f"There is no network with the `otype` {options.otype!r}. There are: {', '.join(KINDS)}.")
+    network = Perceptron(n_input_dims, n_output_dims, options)
+    # The original writes these two into a copy of the dictionary, which may come back here.
+    options.value("n_input_dims")
+    options.value("n_output_dims")
+    options.finish()
+    return network

@@ -1,0 +1,74 @@
+"""Half precision: where outputs have it, and gradients that are scaled while they are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+
+KINDS = (torch.float32, torch.float16)
+_cpu_dtype = torch.float32
+
+
+def set_cpu_dtype(dtype: torch.dtype) -> None:
+    """The type of outputs on a CPU from now on: float32, as at the start, or float16, as the original has on a GPU.
+
+    It applies to every module that was not given a type of its own.
+    """
+    global _cpu_dtype
+    if dtype not in KINDS:
+        raise ConfigError(f"`dtype` must be torch.float32 or torch.float16, got {dtype}.")
+    _cpu_dtype = dtype
+
+
+def usual_dtype(device: torch.device) -> torch.dtype:
+    """The type of outputs on a device where none was asked for."""
+    return _cpu_dtype if device.type == "cpu" else torch.float16
+
+
+def with_loss_scale(
+    function: Callable[..., Tensor], loss_scale: float, *inputs: Tensor, exact: Callable[..., Tensor]
+) -> Tensor:
+    """function(*inputs) as float32, whose gradients are multiplied by `loss_scale` inside and divided by it outside.
+
+    Gradients that are themselves to be differentiated are those of `exact`, the same in float32.
+    """
+    out: Tensor = _Scaled.apply(function, exact, loss_scale, *inputs)
+    return out
+
+
+class _Scaled(torch.autograd.Function):
+    """Runs `function` under a graph of its own, so that what its gradients are multiplied by stays within.
+
+    Factors on single tensors of one common graph would do for first derivatives; second ones pass them unevenly.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, function: Callable[..., Tensor], exact: Callable[..., Tensor], scale: float, *inputs: Tensor
+    ) -> Tensor:
+        ctx.exact, ctx.scale = exact, scale
+        ctx.save_for_backward(*inputs)
+        needed = ctx.needs_input_grad[3:]
+        with torch.enable_grad():
+            ctx.leaves = [tensor.detach().requires_grad_(need) for tensor, need in zip(inputs, needed, strict=True)]
+            ctx.out = function(*ctx.leaves)
+        out: Tensor = ctx.out.detach().float()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        graph = torch.is_grad_enabled()
+        out, inputs = ctx.out, ctx.leaves
+        if graph:
+            # Through views, so that no other way from one input to another is followed.
+            inputs = [tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+            out = ctx.exact(*inputs)
+        wanted = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
+        above = (grads[0] * ctx.scale).to(out.dtype)
+        found = iter(torch.autograd.grad(out, wanted, above, create_graph=graph, retain_graph=True))
+        return None, None, None, *(next(found) / ctx.scale if need else None for need in ctx.needs_input_grad[3:])
