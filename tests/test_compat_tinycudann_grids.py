@@ -193,7 +193,7 @@ def test_half_precision_reads_a_rounded_table(dims: int) -> None:
 
 
 def test_small_gradients_survive_half_precision() -> None:
-    """Below 6e-8 half precision is 0; the loss scale keeps 128 times less."""
+    """Below 6e-8 half precision is 0; between network and grid gradients are float32, whatever the loss scale."""
     network = {"otype": "CutlassMLP", "n_neurons": 16, "n_hidden_layers": 1, "activation": "None"}
     made = tcnn.NetworkWithInputEncoding(3, 1, {"otype": "HashGrid", **SMALL}, network).to("cpu")
     x = torch.rand(9, 3)
@@ -203,14 +203,15 @@ def test_small_gradients_survive_half_precision() -> None:
         assert made.loss_scale == 128.0
         half = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 1e-7, dtype=torch.float16))[0]
         made.loss_scale = 1.0
-        lost = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 1e-7, dtype=torch.float16))[0]
+        unscaled = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 1e-7, dtype=torch.float16))[0]
     finally:
         tcnn.set_cpu_dtype(torch.float32)
     # What the half-precision number 1e-7 is.
     whole = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 2.0**-23))[0]
     table = slice(made.native_tcnn_module.network.n_params, None)  # type: ignore[union-attr]
-    assert torch.allclose(half[table], whole[table], rtol=0.1, atol=1e-9)
-    assert float((half - whole)[table].norm()) < 0.2 * float((lost - whole)[table].norm())
+    assert float(whole[table].abs().max()) > 0
+    for found in (half, unscaled):
+        assert float((found - whole)[table].norm()) < 0.01 * float(whole[table].norm())
 
 
 def test_gradients_of_gradients_pass_through_half_precision() -> None:

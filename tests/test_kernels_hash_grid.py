@@ -132,6 +132,42 @@ def test_far_corner_and_outside_points_stay_in_the_table() -> None:
     assert torch.equal(got[1], encode(torch.tensor([[1.0, 0.0, 0.5]]), table, TINY)[0])
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
+def test_points_outside_and_nan_are_defined(backend: str) -> None:
+    if backend == "gpu":
+        pytest.importorskip("triton")
+    device = TRITON_DEVICE if backend == "gpu" else "cpu"
+    points = torch.rand(6, 3, device=device)
+    points[1], points[2, 1] = torch.tensor([1.5, -0.25, 0.5]), torch.nan
+    points[3, 0] = torch.inf
+    points.requires_grad_()
+    table = torch.randn(TINY.total_entries, 2, device=device, requires_grad=True)
+    with dispatch.force(backend):  # type: ignore[arg-type]
+        out = encode(points, table, TINY)
+        assert out[2].isnan().all()
+        assert out[[0, 1, 3, 4, 5]].isfinite().all()
+        there = torch.cat((points[:2], points[3:])).detach().clamp(0, 1)
+        assert torch.allclose(encode(there, table, TINY), torch.cat((out[:2], out[3:])), atol=1e-6)
+        to_table, to_points = torch.autograd.grad(out, (table, points), torch.ones_like(out))
+        (alone,) = torch.autograd.grad(encode(there, table, TINY).sum(), table)
+    assert torch.allclose(to_table, alone, atol=1e-5)
+    assert to_points[1, :2].tolist() == [0.0, 0.0]
+    assert to_points[1, 2] != 0
+    assert to_points[2].tolist() == [0.0, 0.0, 0.0]
+    assert to_points[3, 0] == 0
+
+
+def test_the_result_can_be_wider_than_what_is_read() -> None:
+    points, table = torch.rand(9, 3), torch.randn(TINY.total_entries, 2)
+    for backend in ("reference", "cpu", "gpu"):
+        device = TRITON_DEVICE if backend == "gpu" else "cpu"
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            wide = encode(points.to(device), table.to(device), TINY, precision="fp16", kind=torch.float32)
+            narrow = encode(points.to(device), table.half().float().to(device), TINY)
+        assert wide.dtype == torch.float32
+        assert torch.allclose(wide, narrow, rtol=1e-5, atol=1e-6)
+
+
 def test_errors_name_the_rule() -> None:
     with pytest.raises(ConfigError, match=r"`positions` must have shape \[n, 3\], got \[4, 2\]"):
         encode(torch.rand(4, 2), torch.zeros(TINY.total_entries, 2), TINY)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from torch.nn.functional import embedding
 
 from raymine.compat.tinycudann.encoder import Encoder
 from raymine.compat.tinycudann.options import Options, next_multiple
-from raymine.compat.tinycudann.precision import with_loss_scale
 from raymine.errors import ConfigError
 from raymine.kernels.hash_grid.op import PRIMES, GrownSpec, encode, grown_scale
 
@@ -154,20 +153,15 @@ class GridEncoder(Encoder):
         return [(self.n_params, 1e-4)]
 
     def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float | None) -> Tensor:
-        table = params.view(-1, self.layout.features)
+        table, spec = params.view(-1, self.layout.features), self.layout.spec
+        if spec is not None and self.interpolation == "Linear" and x.dtype != torch.float64:
+            # In float32 where a network follows, so that no gradient is in half precision in between.
+            wide = half and loss_scale is not None
+            return encode(x, table, spec, precision="fp16" if half else "fp32", kind=torch.float32 if wide else None)
         # No row belongs to NaN: such a point reads some row and gives NaN. Infinity is clamped as what it is.
         lost = x.isnan().any(-1, keepdim=True)
         x = torch.where(lost, 0.0, x).clamp(0.0, 1.0)
-        spec = self.layout.spec
-        if spec is None or self.interpolation != "Linear" or x.dtype == torch.float64:
-            out = interpolate(x, _rounded(table) if half else table, self.layout, self.interpolation)
-        elif not half:
-            out = encode(x, table, spec)
-        elif loss_scale is None:
-            out = encode(x, table, spec, precision="fp16")
-        else:
-            read = partial(encode, spec=spec, precision="fp16")
-            out = with_loss_scale(read, loss_scale, x, table, exact=lambda x, table: encode(x, _rounded(table), spec))
+        out = interpolate(x, _rounded(table) if half else table, self.layout, self.interpolation)
         return torch.where(lost, math.nan, out)
 
     def hyperparams(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from raymine.compat.tinycudann.options import Options, next_multiple
 from raymine.compat.tinycudann.precision import with_loss_scale
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.mlp.op import MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp
+from raymine.kernels.mlp.op import MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp, mlp_flat
 
 ALIGNMENT = 16
 FUSED_WIDTHS = (16, 32, 64, 128)
@@ -80,10 +80,9 @@ class Perceptron:
 
         In half precision on a GPU, through the op `mlp` if the network is within its limits; else in plain torch.
         """
-        layers = self.layers(params)
         if half and self.fits and dispatch.choose("mlp", x.device) == "gpu":
-            # The op has a factor for its gradients itself, and one derivative.
-            return with_loss_scale(self._fused, 1.0, x, *layers, exact=self._products)
+            return self._fused(x, params)
+        layers = self.layers(params)
         if not half or x.device.type == "cpu":
             return self._products(x, *layers)
         return with_loss_scale(self._halves, loss_scale, x, *layers, exact=self._products)
@@ -99,9 +98,13 @@ class Perceptron:
             and len(self.shapes) <= MOST_LAYERS
         )
 
-    def _fused(self, x: Tensor, *layers: Tensor) -> Tensor:
+    def _fused(self, x: Tensor, params: Tensor) -> Tensor:
+        """Through the op, which has a factor for its gradients itself."""
         hidden, output = ACTIVATIONS[self.hidden][0], ACTIVATIONS[self.output][0]
-        return mlp(x, [layer.t() for layer in layers], hidden=hidden, output=output, precision="fp16")
+        widths = (self.n_input_dims, *(after for after, _ in self.shapes))
+        if all(width in (*FUSED_WIDTHS, 256) for width in widths):
+            return mlp_flat(x, params, widths, self.n_output_dims, hidden=hidden, output=output)
+        return mlp(x, [layer.t() for layer in self.layers(params)], hidden=hidden, output=output)
 
     def _halves(self, *tensors: Tensor) -> Tensor:
         return self._products(*(tensor.half() for tensor in tensors))

@@ -96,11 +96,12 @@ def _encode(
 ):  # fmt: skip
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < n
-    x, y, z = _load_points(positions, i, inside)
+    x, y, z, known = _load_points(positions, i, inside)
     cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
         x, y, z, scales, resolutions, entries, offsets, dense, L, LP
     )
     found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
+    found = tl.where(known[:, None, None], found, float("nan"))
     place, live = _places(i, inside, L, LP, F)
     tl.store(out + place, found.to(out.dtype.element_ty), mask=live)
 
@@ -113,11 +114,11 @@ def _table_gradient(
     """out [rows, F] += what reaches each entry."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < n
-    x, y, z = _load_points(positions, i, inside)
+    x, y, z, known = _load_points(positions, i, inside)
     cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
         x, y, z, scales, resolutions, entries, offsets, dense, L, LP
     )
-    place, live = _places(i, inside, L, LP, F)
+    place, live = _places(i, inside & known, L, LP, F)
     g = tl.load(grad + place, mask=live, other=0.0).to(tl.float32)
     for c in tl.static_range(8):
         row, weight = corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, c)
@@ -130,14 +131,15 @@ def _position_gradient(
     positions, table, grad, scales, resolutions, entries, offsets, dense, out, n,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """out [n, 3]: along an axis, what a vertex on one side of the cell gives less what that on the other side does."""
+    """out [n, 3]: along an axis, what a vertex on one side of the cell gives less what that on the other side does; 0
+    where a point was clamped along it, or is NaN."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < n
-    x, y, z = _load_points(positions, i, inside)
+    x, y, z, known = _load_points(positions, i, inside)
     cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
         x, y, z, scales, resolutions, entries, offsets, dense, L, LP
     )
-    place, live = _places(i, inside, L, LP, F)
+    place, live = _places(i, inside & known, L, LP, F)
     g = tl.load(grad + place, mask=live, other=0.0).to(tl.float32)
     dx = tl.zeros([TILE, LP], tl.float32)
     dy = tl.zeros([TILE, LP], tl.float32)
@@ -154,18 +156,32 @@ def _position_gradient(
         dz += wx * wy * (value if c >> 2 else -value)
     level = tl.arange(0, LP)
     scale = tl.load(scales + level, mask=level < L, other=0.0)[None, :]
-    tl.store(out + i * 3, tl.sum(dx * scale, 1), mask=inside)
-    tl.store(out + i * 3 + 1, tl.sum(dy * scale, 1), mask=inside)
-    tl.store(out + i * 3 + 2, tl.sum(dz * scale, 1), mask=inside)
+    _put_slope(out + i * 3, positions + i * 3, tl.sum(dx * scale, 1), inside)
+    _put_slope(out + i * 3 + 1, positions + i * 3 + 1, tl.sum(dy * scale, 1), inside)
+    _put_slope(out + i * 3 + 2, positions + i * 3 + 2, tl.sum(dz * scale, 1), inside)
+
+
+@triton.jit
+def _put_slope(out, position, slope, inside):
+    at = tl.load(position, mask=inside, other=0.0)
+    tl.store(out, tl.where((at >= 0) & (at <= 1), slope, 0.0), mask=inside)
+
+
+@triton.jit
+def _inside(x):
+    """Clamped to 0 .. 1; NaN, which has no place, goes to 0."""
+    return tl.minimum(tl.maximum(x, 0.0), 1.0)
 
 
 @triton.jit
 def _load_points(positions, i, inside):
-    return (
-        tl.load(positions + i * 3, mask=inside, other=0.0),
-        tl.load(positions + i * 3 + 1, mask=inside, other=0.0),
-        tl.load(positions + i * 3 + 2, mask=inside, other=0.0),
-    )
+    """Positions of points i in the unit cube, and whether they are numbers."""
+    x = tl.load(positions + i * 3, mask=inside, other=0.0)
+    y = tl.load(positions + i * 3 + 1, mask=inside, other=0.0)
+    z = tl.load(positions + i * 3 + 2, mask=inside, other=0.0)
+    known = (x == x) & (y == y) & (z == z)
+    x, y, z = tl.where(known, x, 0.0), tl.where(known, y, 0.0), tl.where(known, z, 0.0)
+    return _inside(x), _inside(y), _inside(z), known
 
 
 @triton.jit
@@ -176,9 +192,9 @@ def _places(i, inside, L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr):
     return place, inside[:, None, None] & (level < L)[None, :, None] & (feature >= 0)[None, None, :]
 
 
-def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
-    """As `reference.encode`."""
-    out = torch.empty(len(positions), spec.width, dtype=table.dtype, device=table.device)
+def encode(positions: Tensor, table: Tensor, spec: GridSpec, kind: torch.dtype | None = None) -> Tensor:
+    """As `reference.encode` of clamped positions, in type `kind`, that of the table if None; NaN for NaN."""
+    out = torch.empty(len(positions), spec.width, dtype=kind or table.dtype, device=table.device)
     _launch(_encode, spec, positions, (table.contiguous(),), out)
     return out
 

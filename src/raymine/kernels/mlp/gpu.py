@@ -34,13 +34,17 @@ _KINDS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Network(NamedTuple):
-    """widths: inputs, of each layer its outputs; padded: the same as powers of two, hidden layers all alike."""
+    """widths: inputs, of each layer its outputs; padded: the same as powers of two, hidden layers all alike.
+
+    turned: layers lie in memory as [outputs, inputs].
+    """
 
     widths: tuple[int, ...]
     padded: tuple[int, ...]
     hidden: str
     output: str
     kind: torch.dtype
+    turned: bool = False
 
     @property
     def sizes(self) -> list[int]:
@@ -84,18 +88,17 @@ class Network(NamedTuple):
         return {
             "LAYERS": layers, "I": self.widths[0], "O": self.widths[-1], "IP": padded[0], "HP": padded[1],
             "LP": padded[-2], "OP": padded[-1], "LAST": sum(self.sizes[:-1]), "HIDDEN": self.hidden,
-            "OUTPUT": self.output, "HELD": self.held, "TILE": self.tile,
+            "OUTPUT": self.output, "HELD": self.held, "TURNED": self.turned, "TILE": self.tile,
             # What is loaded ahead takes shared memory, of which many devices have 99 KB: narrow inputs, and no weights.
             "num_warps": self.warps, "num_stages": 2 if self.held and padded[0] <= 64 else 1,
         }  # fmt: skip
 
 
-def network_of(layers: Sequence[Tensor], hidden: str, output: str, precision: str) -> Network:
+def network_of(widths: tuple[int, ...], hidden: str, output: str, precision: str, turned: bool = False) -> Network:
     """The constants of a network; `op` has checked its shapes."""
-    widths = (layers[0].shape[0], *(layer.shape[1] for layer in layers))
     wide = power_of_two(max(widths[1:-1], default=0), 16)
     padded = (power_of_two(widths[0], 16), *(wide for _ in widths[1:-1]), power_of_two(widths[-1], 16))
-    return Network(widths, padded, hidden, output, _KINDS[precision])
+    return Network(widths, padded, hidden, output, _KINDS[precision], turned)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -103,38 +106,38 @@ def _forward(
     inputs, weights, out, n,
     LAYERS: tl.constexpr, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, HP: tl.constexpr, LP: tl.constexpr,
     OP: tl.constexpr, LAST: tl.constexpr, HIDDEN: tl.constexpr, OUTPUT: tl.constexpr, HELD: tl.constexpr,
-    TILE: tl.constexpr,
+    TURNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """out [n, O]."""
     kind = weights.dtype.element_ty
     middle = weights + IP * HP
     if HELD:
-        last = block(weights + LAST, LP, OP)
+        last = block(weights + LAST, LP, OP, TURNED)
         if LAYERS > 1:
-            w0 = block(weights, IP, HP)
+            w0 = block(weights, IP, HP, TURNED)
         if LAYERS > 2:
-            w1 = block(middle, HP, HP)
+            w1 = block(middle, HP, HP, TURNED)
         if LAYERS > 3:
-            w2 = block(middle + HP * HP, HP, HP)
+            w2 = block(middle + HP * HP, HP, HP, TURNED)
         if LAYERS > 4:
-            w3 = block(middle + 2 * HP * HP, HP, HP)
+            w3 = block(middle + 2 * HP * HP, HP, HP, TURNED)
         if LAYERS > 5:
-            w4 = block(middle + 3 * HP * HP, HP, HP)
+            w4 = block(middle + 3 * HP * HP, HP, HP, TURNED)
     for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
         i = tile * TILE + tl.arange(0, TILE)
         # Behind the end the last sample is repeated: zeros might overflow where the samples do not.
         h = rows(inputs, tl.minimum(i, n - 1), i >= 0, I, IP, I).to(kind)
         if LAYERS > 1:
-            h = activate(times(h, w0 if HELD else block(weights, IP, HP)), HIDDEN).to(kind)
+            h = activate(times(h, w0 if HELD else block(weights, IP, HP, TURNED)), HIDDEN).to(kind)
         if LAYERS > 2:
-            h = activate(times(h, w1 if HELD else block(middle, HP, HP)), HIDDEN).to(kind)
+            h = activate(times(h, w1 if HELD else block(middle, HP, HP, TURNED)), HIDDEN).to(kind)
         if LAYERS > 3:
-            h = activate(times(h, w2 if HELD else block(middle + HP * HP, HP, HP)), HIDDEN).to(kind)
+            h = activate(times(h, w2 if HELD else block(middle + HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
         if LAYERS > 4:
-            h = activate(times(h, w3 if HELD else block(middle + 2 * HP * HP, HP, HP)), HIDDEN).to(kind)
+            h = activate(times(h, w3 if HELD else block(middle + 2 * HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
         if LAYERS > 5:
-            h = activate(times(h, w4 if HELD else block(middle + 3 * HP * HP, HP, HP)), HIDDEN).to(kind)
-        y = activate(times(h, last if HELD else block(weights + LAST, LP, OP)), OUTPUT)
+            h = activate(times(h, w4 if HELD else block(middle + 3 * HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
+        y = activate(times(h, last if HELD else block(weights + LAST, LP, OP, TURNED)), OUTPUT)
         put_rows(out, i, i < n, y, O, OP, O)
 
 
@@ -161,14 +164,14 @@ def forward(inputs: Tensor, weights: Tensor, network: Network) -> Tensor:
 
 def backward(
     inputs: Tensor, weights: Tensor, grad: Tensor, network: Network, wanted: bool, learn: bool
-) -> tuple[Tensor | None, list[Tensor]]:
-    """The gradient of the inputs [n, I], in their type, if `wanted`; those of the layers, float32, if `learn`.
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient of the inputs [n, I], in their type, if `wanted`; that of the packed weights, float32, if `learn`.
 
     grad: [n, O].
     """
     n, size, device = len(inputs), sum(network.sizes), inputs.device
     if n == 0:
-        return (torch.zeros_like(inputs) if wanted else None), _unpack(torch.zeros(size, device=device), network)
+        return (torch.zeros_like(inputs) if wanted else None), torch.zeros(size, device=device)
     inputs, grad = inputs.detach().contiguous(), grad.contiguous()
     to_inputs = torch.empty_like(inputs) if wanted else None
     # Eight warps take all registers of a multiprocessor.
@@ -182,11 +185,11 @@ def backward(
         SUM=learn and network.summed, KEEP=kept is not None, WANTED=wanted, SCALE=network.scale,
     )  # fmt: skip
     if parts is None:
-        return to_inputs, []
+        return to_inputs, None
     if kept is not None:
         _outer_products(inputs, kept, parts, network)
     # In torch a sum over rows has a fixed order.
-    return to_inputs, _unpack(parts.sum(0), network)
+    return to_inputs, parts.sum(0)
 
 
 def _outer_products(inputs: Tensor, kept: Tensor, parts: Tensor, network: Network) -> None:
@@ -200,12 +203,12 @@ def _outer_products(inputs: Tensor, kept: Tensor, parts: Tensor, network: Networ
         kernels.outer[(len(parts),)](
             left, kept[:, (steps + m) * hidden :], parts[:, at:], len(inputs), WIDTH=width, LEFT=pitch,
             RIGHT=network.pitch, ROWS=rows_, COLS=cols, TOTAL=sum(network.sizes), SCALE=network.scale,
-            TILE=network.tile, num_warps=8, num_stages=2,
+            TURNED=network.turned, TILE=network.tile, num_warps=8, num_stages=2,
         )  # fmt: skip
         at += size
 
 
-def _unpack(flat: Tensor, network: Network) -> list[Tensor]:
+def unpack(flat: Tensor, network: Network) -> list[Tensor]:
     """Layers without their padding, from all of them [weights]."""
     layers = []
     for m, part in enumerate(flat.split(network.sizes)):

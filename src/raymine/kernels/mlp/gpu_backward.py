@@ -13,7 +13,8 @@ def backward(
     inputs, weights, grad, to_inputs, parts, kept, n,
     LAYERS: tl.constexpr, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, HP: tl.constexpr, LP: tl.constexpr,
     OP: tl.constexpr, LAST: tl.constexpr, HIDDEN: tl.constexpr, OUTPUT: tl.constexpr, HELD: tl.constexpr,
-    SUM: tl.constexpr, KEEP: tl.constexpr, WANTED: tl.constexpr, SCALE: tl.constexpr, TILE: tl.constexpr,
+    TURNED: tl.constexpr, SUM: tl.constexpr, KEEP: tl.constexpr, WANTED: tl.constexpr, SCALE: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """to_inputs [n, I] where WANTED.
 
@@ -26,17 +27,17 @@ def backward(
     HIDDENS: tl.constexpr = (LAYERS - 1) * HP
     PITCH: tl.constexpr = 2 * HIDDENS + OP
     if HELD:
-        last = block(weights + LAST, LP, OP)
+        last = block(weights + LAST, LP, OP, TURNED)
         if LAYERS > 1:
-            w0 = block(weights, IP, HP)
+            w0 = block(weights, IP, HP, TURNED)
         if LAYERS > 2:
-            w1 = block(middle, HP, HP)
+            w1 = block(middle, HP, HP, TURNED)
         if LAYERS > 3:
-            w2 = block(middle + HP * HP, HP, HP)
+            w2 = block(middle + HP * HP, HP, HP, TURNED)
         if LAYERS > 4:
-            w3 = block(middle + 2 * HP * HP, HP, HP)
+            w3 = block(middle + 2 * HP * HP, HP, HP, TURNED)
         if LAYERS > 5:
-            w4 = block(middle + 3 * HP * HP, HP, HP)
+            w4 = block(middle + 3 * HP * HP, HP, HP, TURNED)
     if SUM:
         d_last = tl.zeros([LP, OP], tl.float32)
         if LAYERS > 1:
@@ -57,19 +58,19 @@ def backward(
         x = rows(inputs, tl.minimum(i, n - 1), i >= 0, I, IP, I).to(kind)
         h = x
         if LAYERS > 1:
-            h1 = activate(times(x, w0 if HELD else block(weights, IP, HP)), HIDDEN).to(kind)
+            h1 = activate(times(x, w0 if HELD else block(weights, IP, HP, TURNED)), HIDDEN).to(kind)
             h = h1
         if LAYERS > 2:
-            h2 = activate(times(h1, w1 if HELD else block(middle, HP, HP)), HIDDEN).to(kind)
+            h2 = activate(times(h1, w1 if HELD else block(middle, HP, HP, TURNED)), HIDDEN).to(kind)
             h = h2
         if LAYERS > 3:
-            h3 = activate(times(h2, w2 if HELD else block(middle + HP * HP, HP, HP)), HIDDEN).to(kind)
+            h3 = activate(times(h2, w2 if HELD else block(middle + HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
             h = h3
         if LAYERS > 4:
-            h4 = activate(times(h3, w3 if HELD else block(middle + 2 * HP * HP, HP, HP)), HIDDEN).to(kind)
+            h4 = activate(times(h3, w3 if HELD else block(middle + 2 * HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
             h = h4
         if LAYERS > 5:
-            h5 = activate(times(h4, w4 if HELD else block(middle + 3 * HP * HP, HP, HP)), HIDDEN).to(kind)
+            h5 = activate(times(h4, w4 if HELD else block(middle + 3 * HP * HP, HP, HP, TURNED)), HIDDEN).to(kind)
             h = h5
         if KEEP:
             if LAYERS > 1:
@@ -83,7 +84,7 @@ def backward(
             if LAYERS > 5:
                 put_rows(kept + 4 * HP, i, live, h5, HP, HP, PITCH)
         # g is the gradient at what a layer gives before its activation, `after` the layer above.
-        after = last if HELD else block(weights + LAST, LP, OP)
+        after = last if HELD else block(weights + LAST, LP, OP, TURNED)
         z = times(h, after)
         g = rows(grad, i, live, O, OP, O) * SCALE
         g = through(g, activate(z, OUTPUT), z, OUTPUT).to(kind)
@@ -92,7 +93,7 @@ def backward(
         if KEEP:
             put_rows(kept + 2 * HIDDENS, i, live, g, OP, OP, PITCH)
         if LAYERS > 5:
-            w = w4 if HELD else block(middle + 3 * HP * HP, HP, HP)
+            w = w4 if HELD else block(middle + 3 * HP * HP, HP, HP, TURNED)
             g = back(g, after, h5, h4, w, HIDDEN)
             after = w
             if SUM:
@@ -100,7 +101,7 @@ def backward(
             if KEEP:
                 put_rows(kept + HIDDENS + 4 * HP, i, live, g, HP, HP, PITCH)
         if LAYERS > 4:
-            w = w3 if HELD else block(middle + 2 * HP * HP, HP, HP)
+            w = w3 if HELD else block(middle + 2 * HP * HP, HP, HP, TURNED)
             g = back(g, after, h4, h3, w, HIDDEN)
             after = w
             if SUM:
@@ -108,7 +109,7 @@ def backward(
             if KEEP:
                 put_rows(kept + HIDDENS + 3 * HP, i, live, g, HP, HP, PITCH)
         if LAYERS > 3:
-            w = w2 if HELD else block(middle + HP * HP, HP, HP)
+            w = w2 if HELD else block(middle + HP * HP, HP, HP, TURNED)
             g = back(g, after, h3, h2, w, HIDDEN)
             after = w
             if SUM:
@@ -116,7 +117,7 @@ def backward(
             if KEEP:
                 put_rows(kept + HIDDENS + 2 * HP, i, live, g, HP, HP, PITCH)
         if LAYERS > 2:
-            w = w1 if HELD else block(middle, HP, HP)
+            w = w1 if HELD else block(middle, HP, HP, TURNED)
             g = back(g, after, h2, h1, w, HIDDEN)
             after = w
             if SUM:
@@ -124,7 +125,7 @@ def backward(
             if KEEP:
                 put_rows(kept + HIDDENS + HP, i, live, g, HP, HP, PITCH)
         if LAYERS > 1:
-            w = w0 if HELD else block(weights, IP, HP)
+            w = w0 if HELD else block(weights, IP, HP, TURNED)
             g = back(g, after, h1, x, w, HIDDEN)
             after = w
             if SUM:
@@ -135,23 +136,24 @@ def backward(
             put_rows(to_inputs, i, live, times(g, tl.trans(after)) / SCALE, I, IP, I)
     if SUM:
         out = parts + tl.program_id(0) * (LAST + LP * OP)
-        put_block(out + LAST, d_last / SCALE, LP, OP)
+        put_block(out + LAST, d_last / SCALE, LP, OP, TURNED)
         if LAYERS > 1:
-            put_block(out, d0 / SCALE, IP, HP)
+            put_block(out, d0 / SCALE, IP, HP, TURNED)
         if LAYERS > 2:
-            put_block(out + IP * HP, d1 / SCALE, HP, HP)
+            put_block(out + IP * HP, d1 / SCALE, HP, HP, TURNED)
         if LAYERS > 3:
-            put_block(out + IP * HP + HP * HP, d2 / SCALE, HP, HP)
+            put_block(out + IP * HP + HP * HP, d2 / SCALE, HP, HP, TURNED)
         if LAYERS > 4:
-            put_block(out + IP * HP + 2 * HP * HP, d3 / SCALE, HP, HP)
+            put_block(out + IP * HP + 2 * HP * HP, d3 / SCALE, HP, HP, TURNED)
         if LAYERS > 5:
-            put_block(out + IP * HP + 3 * HP * HP, d4 / SCALE, HP, HP)
+            put_block(out + IP * HP + 3 * HP * HP, d4 / SCALE, HP, HP, TURNED)
 
 
 @triton.jit(do_not_specialize=["n"])
 def outer(
     left, right, parts, n, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, TOTAL: tl.constexpr, SCALE: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, TOTAL: tl.constexpr, SCALE: tl.constexpr, TURNED: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """A layer's gradient, each program's own part, to parts [programs, TOTAL]: the sum over samples of what goes in,
     left [n, WIDTH], times the gradient at what comes out, right [n, COLS]; rows are LEFT and RIGHT numbers apart."""
@@ -161,4 +163,4 @@ def outer(
         a = rows(left, i, i < n, WIDTH, ROWS, LEFT).to(right.dtype.element_ty)
         b = rows(right, i, i < n, COLS, COLS, RIGHT).to(right.dtype.element_ty)
         total += times(tl.trans(a), b)
-    put_block(parts + tl.program_id(0) * TOTAL, total / SCALE, ROWS, COLS)
+    put_block(parts + tl.program_id(0) * TOTAL, total / SCALE, ROWS, COLS, TURNED)

@@ -23,14 +23,21 @@ def times(a, b):
 
 
 @triton.jit
-def block(weights, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """A padded layer [ROWS, COLS]."""
-    return tl.load(weights + tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :])
+def _places(ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
+    """Where a layer [ROWS, COLS] lies in memory; TURNED: as [COLS, ROWS]."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)[None, :]
+    return row + column * ROWS if TURNED else row * COLS + column
 
 
 @triton.jit
-def put_block(out, value, ROWS: tl.constexpr, COLS: tl.constexpr):
-    tl.store(out + tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :], value)
+def block(weights, ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
+    """A padded layer [ROWS, COLS]."""
+    return tl.load(weights + _places(ROWS, COLS, TURNED))
+
+
+@triton.jit
+def put_block(out, value, ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
+    tl.store(out + _places(ROWS, COLS, TURNED), value)
 
 
 @triton.jit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
@@ -35,11 +36,58 @@ def mlp(
     inputs: [n, I], I <= 256, float32, float16 or bfloat16.
     layers: 1 to 6 matrices [I, H], [H, H'], ... [H'', O], up to 128 wide, each of one of these types.
     precision: the type that matrix products take on the `gpu` backend; the reference computes in float32.
-    Returns [n, O] in the type of `inputs`. Differentiable, on `gpu` once, in `inputs` and every layer; each gradient
-    has the type of what it belongs to. With `fp16`, gradients are multiplied by 128 on their way through the layers, so
-    those from above must stay below 500. Inputs and layers that are all float64 run on the reference, in float64.
+    Returns [n, O] in the type of `inputs`. Differentiable in `inputs` and every layer, any number of times; each
+    gradient has the type of what it belongs to, and gradients of gradients are those of the reference. With `fp16`,
+    gradients are multiplied by 128 on their way through the layers, so those from above must stay below 500. Inputs and
+    layers that are all float64 run on the reference, in float64.
     """
     _check(inputs, layers)
+    _check_names(hidden, output, precision)
+    if dispatch.choose("mlp", inputs.device) == "reference" or inputs.dtype == torch.float64:
+        return reference.mlp(inputs, layers, hidden, output)
+    return _Mlp.apply(inputs, hidden, output, precision, *layers)
+
+
+def mlp_flat(
+    inputs: Tensor,
+    params: Tensor,
+    widths: Sequence[int],
+    outputs: int,
+    *,
+    hidden: Activation = "relu",
+    output: Activation = "none",
+    precision: Precision = "fp16",
+) -> Tensor:
+    """As `mlp`, with the layers [outputs, inputs] row by row, one after the other, in params [sum of their sizes].
+
+    widths: of the inputs and of what each layer gives, each 16, 32, 64 or 128 (inputs also 256), hidden ones all alike:
+    so nothing is padded, and neither layers nor their gradients are copied. Of the last, the first `outputs` are
+    returned, [n, outputs].
+    """
+    widths = tuple(widths)
+    sizes = [before * after for before, after in pairwise(widths)]
+    _check_flat(inputs, params, widths, outputs)
+    _check_names(hidden, output, precision)
+    if dispatch.choose("mlp", inputs.device) == "reference" or inputs.dtype == torch.float64:
+        return _flat_reference(inputs, params, widths, sizes, outputs, hidden, output)
+    return _Flat.apply(inputs, params, widths, outputs, hidden, output, precision)
+
+
+def _flat_reference(
+    inputs: Tensor,
+    params: Tensor,
+    widths: tuple[int, ...],
+    sizes: list[int],
+    outputs: int,
+    hidden: Activation,
+    output: Activation,
+) -> Tensor:
+    shapes = zip(params.split(sizes), widths[1:], widths[:-1], strict=True)
+    layers = [part.view(after, before).t() for part, after, before in shapes]
+    return reference.mlp(inputs, layers, hidden, output)[:, :outputs]
+
+
+def _check_names(hidden: str, output: str, precision: str) -> None:
     for name, value, known in (
         ("hidden", hidden, get_args(Activation)),
         ("output", output, get_args(Activation)),
@@ -47,10 +95,30 @@ def mlp(
     ):
         if value not in known:
             raise ConfigError(f"`{name}` must be one of {', '.join(known)}, got {value!r}.")
-    backend = dispatch.choose("mlp", inputs.device)
-    if backend == "reference" or inputs.dtype == torch.float64:
-        return reference.mlp(inputs, layers, hidden, output)
-    return _Mlp.apply(inputs, hidden, output, precision, *layers)
+
+
+def _check_flat(inputs: Tensor, params: Tensor, widths: tuple[int, ...], outputs: int) -> None:
+    allowed = (16, 32, 64, 128)
+    good = 2 <= len(widths) <= MOST_LAYERS + 1 and widths[0] in (*allowed, 256) and len(set(widths[1:-1])) <= 1
+    if not good or any(width not in allowed for width in widths[1:]):
+        raise ConfigError(
+            f"`widths` must be 2 to {MOST_LAYERS + 1} of 16, 32, 64 and 128 (the first also 256), hidden ones all "
+            f"alike; got {list(widths)}. `mlp` takes others."
+        )
+    if inputs.ndim != 2 or inputs.shape[1] != widths[0]:
+        raise ConfigError(f"`inputs` must have shape [n, {widths[0]}], got {list(inputs.shape)}.")
+    size = sum(before * after for before, after in pairwise(widths))
+    if tuple(params.shape) != (size,) or params.device != inputs.device:
+        raise ConfigError(
+            f"`params` must have shape [{size}] on {inputs.device}, got {list(params.shape)} on {params.device}."
+        )
+    if not 1 <= outputs <= widths[-1]:
+        raise ConfigError(f"`outputs` must be in 1 .. {widths[-1]}, got {outputs}.")
+    kinds = (torch.float64,) if inputs.dtype == torch.float64 else _KINDS
+    if inputs.dtype not in (*_KINDS, torch.float64) or params.dtype not in kinds:
+        raise ConfigError(
+            f"`inputs` and `params` must be float32, float16 or bfloat16, got {inputs.dtype} and {params.dtype}."
+        )
 
 
 def _check(inputs: Tensor, layers: Sequence[Tensor]) -> None:
@@ -80,7 +148,7 @@ def _check(inputs: Tensor, layers: Sequence[Tensor]) -> None:
 
 
 class _Mlp(torch.autograd.Function):
-    """The Triton kernels under autograd. Kept for the backward: inputs and packed layers, no activation."""
+    """The Triton kernels under autograd. Kept for the backward: inputs, layers and packed layers, no activation."""
 
     @staticmethod
     def forward(
@@ -88,28 +156,83 @@ class _Mlp(torch.autograd.Function):
     ) -> Tensor:
         from raymine.kernels.mlp import gpu
 
-        network = gpu.network_of(layers, hidden, output, precision)
+        widths = (layers[0].shape[0], *(layer.shape[1] for layer in layers))
+        network = gpu.network_of(widths, hidden, output, precision)
         with dispatch.kernel_lock:
             weights = gpu.pack(layers, network)
             out = gpu.forward(inputs, weights, network)
-        ctx.network, ctx.kinds = network, [layer.dtype for layer in layers]
-        ctx.save_for_backward(inputs, weights)
+        ctx.network, ctx.names = network, (hidden, output)
+        ctx.save_for_backward(weights, inputs, *layers)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         from raymine.kernels.mlp import gpu
 
+        weights, inputs, *layers = ctx.saved_tensors
+        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
         if torch.is_grad_enabled():
-            raise ConfigError(
-                "`mlp` is differentiable once on the backend `gpu`, and `create_graph` asks for more. "
-                'Run it under `dispatch.force("reference")`.'
-            )
-        inputs, weights = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[4:]
+            found = _with_graph(lambda x, *own: reference.mlp(x, own, *ctx.names), (inputs, *layers), needed, grads[0])
+            return found[0], None, None, None, *found[1:]
         with dispatch.kernel_lock:
-            to_inputs, to_layers = gpu.backward(
-                inputs, weights, grads[0], ctx.network, ctx.needs_input_grad[0], any(wanted)
-            )
-        ours = (to_layers[m].to(ctx.kinds[m]) if want else None for m, want in enumerate(wanted))
-        return to_inputs, None, None, None, *ours
+            to_inputs, flat = gpu.backward(inputs, weights, grads[0], ctx.network, needed[0], any(needed[1:]))
+        if flat is None:
+            return to_inputs, None, None, None, *(None for _ in layers)
+        parts = zip(gpu.unpack(flat, ctx.network), layers, needed[1:], strict=True)
+        return to_inputs, None, None, None, *(part.to(layer.dtype) if need else None for part, layer, need in parts)
+
+
+class _Flat(torch.autograd.Function):
+    """As `_Mlp`, with parameters that lie as the kernels want them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        params: Tensor,
+        widths: tuple[int, ...],
+        outputs: int,
+        hidden: Activation,
+        output: Activation,
+        precision: Precision,
+    ) -> Tensor:
+        from raymine.kernels.mlp import gpu
+
+        network = gpu.network_of((*widths[:-1], outputs), hidden, output, precision, turned=True)
+        network = network._replace(padded=widths)
+        with dispatch.kernel_lock:
+            weights = params.detach().to(network.kind).contiguous()
+            out = gpu.forward(inputs, weights, network)
+        ctx.network, ctx.rest = network, (widths, outputs, hidden, output)
+        ctx.save_for_backward(weights, inputs, params)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from raymine.kernels.mlp import gpu
+
+        weights, inputs, params = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():
+            widths, outputs, hidden, output = ctx.rest
+            sizes = [before * after for before, after in pairwise(widths)]
+
+            def again(x: Tensor, own: Tensor) -> Tensor:
+                return _flat_reference(x, own, widths, sizes, outputs, hidden, output)
+
+            return *_with_graph(again, (inputs, params), needed, grads[0]), *(None for _ in range(5))
+        with dispatch.kernel_lock:
+            to_inputs, flat = gpu.backward(inputs, weights, grads[0], ctx.network, *needed)
+        return to_inputs, None if flat is None else flat.to(params.dtype), *(None for _ in range(5))
+
+
+def _with_graph(
+    function: Callable[..., Tensor], tensors: Sequence[Tensor], needed: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients of function(*tensors) that can be differentiated themselves."""
+    # Through views, so that no other way from one of them to the other is followed.
+    ours = [tensor.view_as(tensor) for tensor in tensors]
+    out = function(*ours)
+    wanted = [tensor for tensor, need in zip(ours, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, grad.to(out.dtype), create_graph=True))
+    return [next(found) if need else None for need in needed]
