@@ -80,8 +80,8 @@ def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop
     with dispatch.force("reference"):
         expected = judge(colour, density, packed, wanted, delta, stop)
     for name, a, b in zip(got._fields, got, expected, strict=True):
-        # A density's gradient is its optical depth times a difference of rounded float32 numbers. The Triton kernel goes
-        # from the front, where what lies behind is itself a difference: up to 5e-5 in a thousand batches.
+        # A density's gradient is its optical depth times a difference of rounded float32 numbers. The Triton kernel
+        # goes from the front, where what lies behind is a difference as well: up to 5e-5 in a thousand batches.
         limit = (2e-4 if backend == "gpu" else 2e-5) * float(b.abs().max()) if b.numel() else 0.0
         assert torch.allclose(a, b, rtol=1e-3, atol=limit), name
 
