@@ -10,6 +10,7 @@ import importlib
 import sys
 from types import ModuleType
 
+from raymine.compat._standin import stand_in
 from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
 from raymine.compat.nerfacc.estimators.occ_grid import OccGridEstimator
 from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator
@@ -28,7 +29,6 @@ from raymine.compat.nerfacc.volrend import (
     render_weight_from_density,
     rendering,
 )
-from raymine.errors import ConfigError
 
 __all__ = [
     "OccGridEstimator",
@@ -74,20 +74,6 @@ _MODULES = (
 
 
 def install(force: bool = False) -> ModuleType:
-    """Let `import nerfacc` and its modules find this package; returns it.
-
-    If another `nerfacc` has been imported, that is refused, since parts of the program hold it already; `force`
-    replaces it for imports to come.
-    """
-    ours = sys.modules[__name__]
-    names = {"nerfacc": ours}
-    names |= {f"nerfacc.{name}": importlib.import_module(f"{__name__}.{name}") for name in _MODULES}
-    for name, module in names.items():
-        there = sys.modules.get(name)
-        if there not in (None, module) and not force:
-            raise ConfigError(
-                f"`{name}` has been imported already, from {getattr(there, '__file__', 'an unknown place')}. "
-                "Call install() before the first `import nerfacc`, or pass force=True."
-            )
-    sys.modules.update(names)
-    return ours
+    """Let `import nerfacc` and its modules find this package; returns it. See `stand_in` for `force`."""
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in _MODULES}
+    return stand_in("nerfacc", sys.modules[__name__], modules, force)

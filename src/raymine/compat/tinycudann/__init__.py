@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from raymine.compat._standin import stand_in
 from raymine.compat.tinycudann import modules
 from raymine.compat.tinycudann.modules import (
     Encoding,
@@ -20,7 +21,6 @@ from raymine.compat.tinycudann.modules import (
     supports_jit_fusion,
 )
 from raymine.compat.tinycudann.precision import set_cpu_dtype
-from raymine.errors import ConfigError
 
 __all__ = [
     "Encoding",
@@ -36,19 +36,5 @@ __all__ = [
 
 
 def install(force: bool = False) -> ModuleType:
-    """Let `import tinycudann` and `import tinycudann.modules` find this package; returns it.
-
-    If another `tinycudann` has been imported, that is refused, since parts of the program hold it already; `force`
-    replaces it for imports to come.
-    """
-    ours = sys.modules[__name__]
-    names = {"tinycudann": ours, "tinycudann.modules": modules}
-    for name, module in names.items():
-        there = sys.modules.get(name)
-        if there not in (None, module) and not force:
-            raise ConfigError(
-                f"`{name}` has been imported already, from {getattr(there, '__file__', 'an unknown place')}. "
-                "Call install() before the first `import tinycudann`, or pass force=True."
-            )
-    sys.modules.update(names)
-    return ours
+    """Let `import tinycudann` and its module `modules` find this package; returns it. See `stand_in` for `force`."""
+    return stand_in("tinycudann", sys.modules[__name__], {"modules": modules}, force)

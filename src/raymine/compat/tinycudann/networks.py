@@ -7,45 +7,35 @@ last are padded to a multiple of 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, softplus
 
 from raymine.compat.tinycudann.options import Options, next_multiple
 from raymine.compat.tinycudann.precision import with_loss_scale
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.mlp.op import MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp, mlp_flat
+from raymine.kernels.mlp.op import ACTIVATIONS, MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp, mlp_flat
 
 ALIGNMENT = 16
 FUSED_WIDTHS = (16, 32, 64, 128)
 KINDS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
 """Names of networks, and whether their widths are those of the fused kernel."""
 
-SHARPNESS = 10.0
-
-
-def _squareplus(x: Tensor) -> Tensor:
-    x = x * SHARPNESS
-    return (x + torch.sqrt(x * x + 4)) / (2 * SHARPNESS)
-
-
-ACTIVATIONS: dict[str, tuple[Activation, Callable[[Tensor], Tensor]]] = {
-    "None": ("none", lambda x: x),
-    "ReLU": ("relu", torch.relu),
-    "LeakyReLU": ("leaky_relu", lambda x: leaky_relu(x, 0.01)),
-    "Exponential": ("exponential", torch.exp),
-    "Sine": ("sine", torch.sin),
-    "Sigmoid": ("sigmoid", torch.sigmoid),
-    "Squareplus": ("squareplus", _squareplus),
-    "Softplus": ("softplus", lambda x: softplus(x, SHARPNESS)),
-    "Tanh": ("tanh", torch.tanh),
+NAMES: dict[str, Activation] = {
+    "None": "none",
+    "ReLU": "relu",
+    "LeakyReLU": "leaky_relu",
+    "Exponential": "exponential",
+    "Sine": "sine",
+    "Sigmoid": "sigmoid",
+    "Squareplus": "squareplus",
+    "Softplus": "softplus",
+    "Tanh": "tanh",
 }
-"""By their names here: the name in the op `mlp`, and the function."""
+"""Activations by their names here: the name in the op `mlp`."""
 
 
 class Perceptron:
@@ -60,8 +50,8 @@ class Perceptron:
                 "CutlassMLP takes any other."
             )
         self.n_hidden = options.whole("n_hidden_layers", 5, low=1 if self.fused else 0)
-        self.hidden = options.choice("activation", "ReLU", tuple(ACTIVATIONS))
-        self.output = options.choice("output_activation", "None", tuple(ACTIVATIONS))
+        self.hidden = options.choice("activation", "ReLU", tuple(NAMES))
+        self.output = options.choice("output_activation", "None", tuple(NAMES))
         options.refuse("feedback_alignment", False)
         self.n_input_dims, self.n_output_dims = next_multiple(n_input_dims, ALIGNMENT), n_output_dims
         self.padded_output_dims = next_multiple(n_output_dims, ALIGNMENT)
@@ -100,7 +90,7 @@ class Perceptron:
 
     def _fused(self, x: Tensor, params: Tensor) -> Tensor:
         """Through the op, which has a factor for its gradients itself."""
-        hidden, output = ACTIVATIONS[self.hidden][0], ACTIVATIONS[self.output][0]
+        hidden, output = NAMES[self.hidden], NAMES[self.output]
         widths = (self.n_input_dims, *(after for after, _ in self.shapes))
         if all(width in (*FUSED_WIDTHS, 256) for width in widths):
             return mlp_flat(x, params, widths, self.n_output_dims, hidden=hidden, output=output)
@@ -137,9 +127,10 @@ class Perceptron:
 
 def _activate(name: str, x: Tensor) -> Tensor:
     """In float32 if x is in half precision, where squares overflow early."""
+    activation = ACTIVATIONS[NAMES[name]]
     if name in ("None", "ReLU") or x.dtype != torch.float16:
-        return ACTIVATIONS[name][1](x)
-    return ACTIVATIONS[name][1](x.float()).half()
+        return activation(x)
+    return activation(x.float()).half()
 
 
 def build(n_input_dims: int, n_output_dims: int, config: object) -> Perceptron:

@@ -12,6 +12,7 @@ from torch import Tensor
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.mlp import reference
+from raymine.kernels.mlp.reference import ACTIVATIONS as ACTIVATIONS
 from raymine.kernels.mlp.reference import Activation as Activation
 
 Precision = Literal["fp32", "fp16", "bf16"]
