@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from raymine.errors import ConfigError
 from raymine.scenes import Problem, check_scene
@@ -116,6 +117,25 @@ def test_images_cut_short_anywhere_are_found(share: float, suffix: str, tmp_path
     problem = only(check_scene(tmp_path), "unreadable-image")
     assert problem.file == f"images/photo_04{suffix}"
     assert problem.severity == "error"
+
+
+@pytest.mark.parametrize(("pixel", "words"), [((9, 9, 9, 0), "transparent"), ((200, 0, 0, 255), "one colour")])
+def test_images_that_show_nothing_are_named(pixel: tuple[int, ...], words: str, tmp_path: Path):
+    capture = ring(6)
+    scene = write_transforms(capture, tmp_path)
+    folder = tmp_path / "images"
+    with Image.open(folder / capture.names[0]) as image:
+        size = image.size
+    Image.new("RGBA", size, pixel).save(folder / capture.names[2])
+    found = only(check_scene(scene), "blank-image")
+    assert (found.file, found.severity) == (f"images/{capture.names[2]}", "warning")
+    assert words in found.what
+    for name in capture.names:
+        Image.new("RGBA", size, pixel).save(folder / name)
+    found = only(check_scene(scene), "blank-image")
+    assert found.severity == "error"
+    assert "no other image shows anything" in found.what
+    assert len(found.files) == 6
 
 
 def test_paths_that_hold_no_scene(tmp_path: Path):

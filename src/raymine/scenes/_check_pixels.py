@@ -22,15 +22,16 @@ _RESTORE = "Restore the file from its source, or remove its frame."
 
 @dataclass(frozen=True)
 class Decoded:
-    """What reading one file showed: a digest of its bytes, and its fault in words if it has one."""
+    """What reading one file showed: a digest of its bytes, and in words its fault, or that it shows nothing."""
 
     path: Path
     digest: str
     fault: str | None = None
+    blank: str | None = None
 
 
 def check_pixels(parsed: Parsed, progress: Callable[[int, int], None] | None) -> list[Problem]:
-    """Unreadable images and masks, masks of the wrong size, and files with the same content under different names."""
+    """Unreadable and blank images and masks, masks of the wrong size, and the same content under different names."""
     names = {f.image: f.name for f in parsed.frames if f.image is not None}
     images = list(names)
     masks = sorted({f.mask for f in parsed.frames if f.mask is not None})
@@ -51,7 +52,18 @@ def check_pixels(parsed: Parsed, progress: Callable[[int, int], None] | None) ->
             what = f"has the same content as {', '.join(group[1:])}."
             fix = "Remove all but one; if their poses differ, all but one are wrong."
             problems.append(Problem(group[0], what, fix, "warning", "duplicate-image", tuple(group)))
-    return problems + _check_mask_sizes(parsed)
+    return problems + _check_blanks(done, names) + _check_mask_sizes(parsed)
+
+
+def _check_blanks(done: list[Decoded], names: dict[Path, str]) -> list[Problem]:
+    """A warning for each image that shows nothing; one error where none shows anything."""
+    images = [item for item in done if item.path in names and item.fault is None]
+    blank = [(names[item.path], item.blank) for item in images if item.blank is not None]
+    if blank and len(blank) == len(images):
+        name, what = blank[0]
+        what, fix = f"{what[:-1]}, and no other image shows anything.", "Check how the images were made or exported."
+        return [Problem(name, what, fix, "error", "blank-image", tuple(name for name, _ in blank))]
+    return [Problem(name, what, _RESTORE, "warning", "blank-image") for name, what in blank]
 
 
 def _decode_all(paths: list[Path], progress: Callable[[int, int], None] | None) -> list[Decoded]:
@@ -75,6 +87,7 @@ def _decode(path: Path) -> Decoded:
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()
+            blank = _blank(image)
     except Image.DecompressionBombError:
         return Decoded(path, digest, "is larger than 179 megapixels, more than Pillow will decode.")
     except (OSError, ValueError, SyntaxError, EOFError) as error:
@@ -82,7 +95,16 @@ def _decode(path: Path) -> Decoded:
         cut = "truncated" in str(error) or "broken data stream" in str(error)
         words = "is cut short: its pixels end before the picture does." if cut else f"cannot be decoded: {error}."
         return Decoded(path, digest, words)
-    return Decoded(path, digest)
+    return Decoded(path, digest, blank=blank)
+
+
+def _blank(image: Image.Image) -> str | None:
+    """In words that an image shows nothing, if so."""
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") and image.getchannel(image.getbands()[-1]).getextrema()[1] == 0:
+        return "is transparent everywhere."
+    bands = image.convert("RGB").getextrema() if image.mode == "P" else image.getextrema()
+    ranges = bands if isinstance(bands[0], tuple) else (bands,)
+    return "has one colour everywhere." if all(low == high for low, high in ranges) else None
 
 
 def _check_mask_sizes(parsed: Parsed) -> list[Problem]:
