@@ -19,9 +19,6 @@ from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 
-_COARSEST = 32
-"""Vertices of the coarsest level: what 16 would add is better spent on levels that are closer to each other."""
-
 
 def ngp(scene: Scene, device: str) -> TrainConfig:
     """The default recipe, for bounded and unbounded static scenes."""
@@ -37,7 +34,7 @@ def _cpu(scene: Scene) -> TrainConfig:
     """Few wide levels, narrow networks, small steps: what reaches the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     side, pixel = _box_side(scene), _pixel_footprint(scene)
-    grid = GridSpec(8, 4, log2_entries=17 if unbounded else 16, base=_COARSEST, finest=_finest(scene, 2048))
+    grid = _grid(scene, levels=8, features=4, log2_entries=17 if unbounded else 16, most=2048)
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=32),
         occupancy=OccupancyConfig(
@@ -63,7 +60,7 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     """Twice the published table; `large`: more levels and wider networks, for ten seconds and more (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     levels, features = (16, 2) if large else (8, 4)
-    grid = GridSpec(levels, features, log2_entries=20, base=_COARSEST, finest=_finest(scene, 4096))
+    grid = _grid(scene, levels, features, log2_entries=20, most=4096)
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=128 if large else 64),
         occupancy=OccupancyConfig(step=_box_side(scene) / 600, cone=0.004 if unbounded else 0.0, settle=1000),
@@ -75,11 +72,14 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     )
 
 
-def _finest(scene: Scene, most: int) -> int:
-    """Vertices of the finest level along a side: one or two for a pixel. Finer ones learn views, not the scene."""
-    # Contraction leaves the inner box half of the encoded cube's side.
-    vertices = 1.25 * _box_side(scene) / _pixel_footprint(scene) * (2 if scene.bounds.unbounded else 1)
-    return min(most, max(128, 2 ** round(math.log2(vertices))))
+def _grid(scene: Scene, levels: int, features: int, log2_entries: int, most: int) -> GridSpec:
+    """From 32 vertices along a side (16 where space is contracted) to about one a pixel, at most `most`.
+
+    Coarser levels are better spent on a closer spacing, and finer ones learn views, not the scene (docs/LOG.md).
+    """
+    vertices = 1.25 * _box_side(scene) / _pixel_footprint(scene)
+    finest = min(most, max(128, 2 ** round(math.log2(vertices))))
+    return GridSpec(levels, features, log2_entries, base=16 if scene.bounds.unbounded else 32, finest=finest)
 
 
 def _box_side(scene: Scene) -> float:
