@@ -30,6 +30,8 @@ from raymine.kernels.adam import reference as adam_reference
 from raymine.kernels.judge import reference as judge_reference
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
+from raymine.mining import PUBLISHED, HardConfig, MiningConfig
+from raymine.pixels import PixelConfig
 from raymine.render import VolumeRenderer
 from raymine.step import TrainConfig, create_state, train_step
 from raymine.step.config import BatchConfig
@@ -282,9 +284,19 @@ def test_a_deterministic_run_repeats_and_resumes_bit_for_bit() -> None:
 
 
 @requires_gpu
-@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
-def test_a_step_never_waits_for_the_device(policy: str) -> None:
-    trainer, _ = learn(replace(CONFIG, mining=replace(POISSON, policy=policy)), 12)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "mining",
+    [
+        replace(POISSON, policy="none"),
+        replace(POISSON, policy="prune"),
+        POISSON,
+        MiningConfig(hard=HardConfig(draw="systematic")),
+        MiningConfig(hard=PUBLISHED),
+        MiningConfig(hard=HardConfig(draw="topk", reweight="none")),
+    ],
+)
+def test_a_step_never_waits_for_the_device(mining: MiningConfig) -> None:
+    trainer, _ = learn(replace(CONFIG, mining=mining, pixels=PixelConfig(policy="edges")), 12)
     with forbidden_to_wait():
         for _ in range(20):
             trainer._replay("step", trainer.run_stages)
