@@ -14,6 +14,7 @@ from fused_for_tests import (
     DEVICE,
     GPU,
     POISSON,
+    SAMPLES,
     SHAPES,
     close,
     data_on,
@@ -32,9 +33,11 @@ from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
+from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
 from raymine.step import TrainConfig, create_state, train_step
 from raymine.step.config import BatchConfig
+from scenes_for_tests import MemoryImages, ball_scene
 
 
 def some_cells(trainer: FusedTrainer, share: float) -> None:
@@ -302,6 +305,36 @@ def test_a_step_never_waits_for_the_device(mining: MiningConfig) -> None:
             trainer._replay("step", trainer.run_stages)
             trainer._replay("some cells", lambda: trainer.grid.update(trainer.model, False))
     assert int(trainer.step) == 32
+
+
+@requires_gpu
+def test_another_batch_and_another_scene_compile_nothing() -> None:
+    from raymine.kernels.adam.gpu import adam
+    from raymine.kernels.judge.gpu import judge
+    from raymine.kernels.march.gpu import march
+    from raymine.kernels.ngp_step.gpu import infer, train
+    from raymine.kernels.ngp_step.gpu_draw import draw
+    from raymine.kernels.select.gpu import select
+
+    def compiled() -> int:
+        kernels = (draw, march, infer, judge, select, train, adam)
+        return sum(len(cache[0]) for kernel in kernels for cache in kernel.device_caches.values())
+
+    learn(CONFIG, 12)
+    before = compiled()
+    assert before > 0
+    batch = BatchConfig(samples=SAMPLES // 2 + 100, max_rays=SAMPLES // 3)
+    advance_on_five_images(replace(CONFIG, batch=batch), 12)
+    assert compiled() == before
+
+
+def advance_on_five_images(config: TrainConfig, steps: int) -> None:
+    scene, data = ball_scene()
+    images = MemoryImages([data.images.image(i) for i in range(5)])
+    few = replace(data, rig=CameraRig(scene, range(5), DEVICE), images=images)
+    trainer = FusedTrainer(create_state(config, few, seed=1, device=DEVICE), few)
+    while trainer.state.step < steps:
+        trainer.advance(4)
 
 
 @requires_gpu
