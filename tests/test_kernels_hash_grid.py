@@ -157,15 +157,17 @@ def test_points_outside_and_nan_are_defined(backend: str) -> None:
     assert to_points[3, 0] == 0
 
 
-def test_the_result_can_be_wider_than_what_is_read() -> None:
-    points, table = torch.rand(9, 3), torch.randn(TINY.total_entries, 2)
-    for backend in ("reference", "cpu", "gpu"):
-        device = TRITON_DEVICE if backend == "gpu" else "cpu"
-        with dispatch.force(backend):  # type: ignore[arg-type]
-            wide = encode(points.to(device), table.to(device), TINY, precision="fp16", kind=torch.float32)
-            narrow = encode(points.to(device), table.half().float().to(device), TINY)
-        assert wide.dtype == torch.float32
-        assert torch.allclose(wide, narrow, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
+def test_the_result_can_be_wider_than_what_is_read(backend: str) -> None:
+    if backend == "gpu":
+        pytest.importorskip("triton")
+    device = TRITON_DEVICE if backend == "gpu" else "cpu"
+    points, table = torch.rand(9, 3, device=device), torch.randn(TINY.total_entries, 2, device=device)
+    with dispatch.force(backend):  # type: ignore[arg-type]
+        wide = encode(points, table, TINY, precision="fp16", kind=torch.float32)
+        narrow = encode(points, table.half().float(), TINY)
+    assert wide.dtype == torch.float32
+    assert torch.allclose(wide, narrow, rtol=1e-5, atol=1e-6)
 
 
 def test_errors_name_the_rule() -> None:

@@ -60,12 +60,3 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
         parameter, parameter, grad, v if m is None else m, v, torch.tensor(numbers, device=parameter.device), n,
         rates.decay, SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, BLOCK=_BLOCK,
     )  # fmt: skip
-
-
-def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
-    """As `reference.update_rows`."""
-    part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
-    update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
-    parameter[rows], v[rows] = part, second
-    if m is not None and first is not None:
-        m[rows] = first
