@@ -29,6 +29,7 @@ from raymine.fused.renderer import FusedRenderer
 from raymine.fused.trainer import FusedTrainer
 from raymine.kernels.adam import reference as adam_reference
 from raymine.kernels.judge import reference as judge_reference
+from raymine.kernels.march import gpu as march_gpu
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
@@ -68,6 +69,7 @@ def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -
     assert abs(total - len(t_start)) <= 2 + 0.002 * len(t_start)
     assert int(b.n_marched) == total
     assert int(b.count[:n].sum()) == total
+    assert torch.equal(b.hitting[: int(b.n_hitting)].long(), b.count[:n].nonzero()[:, 0])
     if total == len(t_start) and bool((b.count[:n] == count).all()):
         assert torch.equal(b.ray_id[:total].long(), ray_id)
         assert torch.allclose(b.t_start[:total], t_start, rtol=1e-4, atol=1e-5)
@@ -82,7 +84,7 @@ def test_rays_without_room_are_counted_and_get_nothing() -> None:
     b = trainer.buffers
     b.capacity = 64
     stages.march_rays(b, trainer.grid, trainer.n_rays)
-    running = b.running[: trainer.state.rays]
+    running = b.running[: trainer.state.rays] & march_gpu.SAMPLES
     marched = running.diff(prepend=running.new_zeros(1)) > 0
     assert int(b.n_lost) == int((marched & (running > 64)).sum()) > 0
     assert int(b.n_samples) == int(b.count.sum())
@@ -114,7 +116,7 @@ def test_asking_the_field_is_the_reference(name: str, unbounded: bool) -> None:
     trainer.draw()
     stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
     stop = 0.5
-    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, stop)
+    stages.ask_field(trainer.buffers, trainer.model, stop)
     packed, ray_id = packed_of(trainer)
     rays = trainer.buffers.rays[: state.rays]
     colour, density, _ = ngp_reference.infer(
@@ -176,7 +178,7 @@ def test_training_is_the_reference(name: str) -> None:
     poison(trainer)
     trainer.draw()
     stages.march_rays(b, trainer.grid, trainer.n_rays)
-    stages.ask_field(b, trainer.model, trainer.n_rays, 1e-4)
+    stages.ask_field(b, trainer.model, 1e-4)
     trainer.judge()
     trainer.select()
     trainer.train()
@@ -206,7 +208,7 @@ def test_updating_is_adam(beta1: float) -> None:
     trainer.advance(3)
     trainer.draw()
     stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
-    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    stages.ask_field(trainer.buffers, trainer.model, 1e-4)
     trainer.judge()
     trainer.select()
     trainer.train()

@@ -100,7 +100,7 @@ def test_choosing_is_what_the_policy_says(policy: str) -> None:
     poison(trainer)
     trainer.draw()
     stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
-    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    stages.ask_field(trainer.buffers, trainer.model, 1e-4)
     trainer.judge()
     trainer.select()
     b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
@@ -131,11 +131,19 @@ def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> 
     poison(trainer)
     trainer.draw()
     stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
-    stages.ask_field(trainer.buffers, trainer.model, trainer.n_rays, 1e-4)
+    stages.ask_field(trainer.buffers, trainer.model, 1e-4)
     trainer.judge()
     trainer.select()
     b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
     expected = Miner(hard, images=len(trainer.data.rig)).choose_by_size(b.size[:n].cpu(), seed=3, step=0)
     assert 0 < chosen < n
-    assert torch.equal(b.index[:chosen].long().cpu(), expected.index)
-    assert torch.allclose(b.weight[:chosen].cpu(), expected.weight, rtol=1e-3)
+    index, weight = b.index[:chosen].long().cpu(), b.weight[:chosen].cpu()
+    if DEVICE.type == "cuda":
+        # Sums in another order: where one lies within rounding of a whole number, its neighbour is chosen.
+        both = torch.isin(index, expected.index)
+        assert int((~both).sum()) + abs(chosen - len(expected.index)) <= 2 + chosen // 100
+        index, weight = index[both], weight[both]
+        same = torch.isin(expected.index, index)
+        expected = replace(expected, index=expected.index[same], weight=expected.weight[same])
+    assert torch.equal(index, expected.index)
+    assert torch.allclose(weight, expected.weight, rtol=1e-3)

@@ -22,11 +22,12 @@ class Buffers:
         self.rays, self.wanted = floats(rays, 8), floats(rays, 8)
         self.harmonics = torch.zeros(rays, 16, dtype=torch.float16, device=device)
         self.jitter = floats(rays)
-        self.counted, self.running = whole(rays), whole(rays)
-        self.count, self.first, self.seen = whole(rays), whole(rays), whole(rays)
+        self.counted, self.running = (torch.zeros(rays, dtype=torch.int64, device=device) for _ in range(2))
+        self.count, self.first, self.seen, self.hitting = whole(rays), whole(rays), whole(rays), whole(rays)
         self.t_start, self.t_end, self.ray_id = floats(samples), floats(samples), whole(samples)
         self.raw = floats(samples, 4)
-        self.n_samples, self.n_marched, self.n_lost, self.queue = whole(1), whole(1), whole(1), whole(1)
+        self.totals = whole(5)
+        self.n_samples, self.n_marched, self.n_hitting, self.n_lost, self.queue = self.totals.split(1)
 
 
 class TrainBuffers(Buffers):

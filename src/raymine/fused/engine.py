@@ -94,10 +94,18 @@ class FusedEngine:
 
     def compile(self) -> None:
         """Make every kernel of training ready. The state is of no use afterwards."""
-        self._trainer.advance(2)
+        from raymine.kernels._triton import compiling
+
+        trainer = self._trainer
+        with compiling():
+            trainer.run_stages()
+            for everything in (True, False):
+                trainer.grid.update(trainer.model, everything)
+        trainer.reload()
+        trainer.advance(2)
         for everything in (True, False):
-            self._trainer.grid.update(self._trainer.model, everything)
-        self._trainer.advance(1)
+            trainer.grid.update(trainer.model, everything)
+        trainer.advance(1)
 
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:

@@ -20,10 +20,15 @@ def stage_times(trainer: FusedTrainer) -> dict[str, float]:
     """
     b, stop = trainer.buffers, trainer.state.config.mining.stop
     trainer.run_stages()
+
+    def infer() -> None:
+        b.queue.zero_()
+        ask_field(b, trainer.model, stop)
+
     stages: dict[str, Callable[[], None]] = {
         "draw": trainer.draw,
         "march": lambda: march_rays(b, trainer.grid, trainer.n_rays),
-        "infer": lambda: ask_field(b, trainer.model, trainer.n_rays, stop),
+        "infer": infer,
         "judge": trainer.judge,
         "select": trainer.select,
         "train": trainer.train,

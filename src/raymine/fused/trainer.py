@@ -34,6 +34,8 @@ from raymine.step import TrainData, TrainState
 
 RING = 64
 """Rows of reports: the most steps of one `advance`."""
+ROW = 10
+"""Numbers of a report, see `conclude`."""
 SCALE = 64.0
 """Gradients are multiplied by this before they become float16, so that the small ones survive."""
 FIXED = 2.0**32
@@ -53,13 +55,16 @@ class FusedTrainer:
         self._own_parameters()
         self.model = HalfModel(state.field)
         self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
-        self.step, self.updates, self.n_rays = (torch.zeros_like(self.seed[:1]) for _ in range(3))
+        # What the host reads lies together, and is read at once.
+        self.told = torch.zeros(RING * ROW + 2, device=device)
+        self.rows = self.told[:-2].view(RING, ROW)
+        self.n_rays, self.updates = self.told[-2:].view(torch.int32).split(1)
+        self.step = torch.zeros_like(self.seed[:1])
         self.tau = torch.ones(1, device=device)
         self.grid = DeviceGrid(state.sampler, self.seed, self.step)
         self.schedule = torch.zeros(9, device=device)
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(7, device=device), torch.zeros(7, device=device)
-        self.rows = torch.zeros(RING, 10, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
         self.parts = torch.zeros(programs(device, 2), self.model.shape.weights, device=device)
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
@@ -145,8 +150,9 @@ class FusedTrainer:
     def _read(self, first: int) -> list[StepReport]:
         """Reports of the steps since `first`; also brings the counters of the state up to date."""
         state = self.state
-        rows = self.rows.cpu().numpy()
-        state.rays, state.optimiser.updates = int(self.n_rays), int(self.updates)
+        told = self.told.cpu().numpy()
+        rows = told[:-2].reshape(RING, ROW)
+        state.rays, state.optimiser.updates = told[-2:].view(np.int32).tolist()
         if state.miner is not None:
             state.miner.tau.copy_(self.tau[0])
         self._known = self._counters()
@@ -204,7 +210,7 @@ class FusedTrainer:
         """One step, stage by stage."""
         self.draw()
         march_rays(self.buffers, self.grid, self.n_rays)
-        ask_field(self.buffers, self.model, self.n_rays, self.state.config.mining.stop)
+        ask_field(self.buffers, self.model, self.state.config.mining.stop)
         self.judge()
         self.select()
         self.train()

@@ -1,4 +1,4 @@
-"""Sizes of launches: how many programs fill a device, and powers of two.
+"""What all launches share: how many programs fill a device, powers of two, and compiling many kernels at once.
 
 Kernels take counts as pointers and sizes as plain numbers that are not specialised, so that neither another scene nor
 another number of samples compiles anything again. What is a `constexpr` is the shape of the model.
@@ -6,7 +6,12 @@ another number of samples compiles anything again. What is a `constexpr` is the 
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -22,3 +27,28 @@ def programs(device: torch.device, each: int) -> int:
 def power_of_two(n: int, least: int = 1) -> int:
     """The smallest power of two that is at least n and `least`."""
     return max(least, 1 << max(0, n - 1).bit_length())
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Inside, a launch starts to compile its kernel and computes nothing; at the end, all of them are ready to launch.
+
+    Kernels compile side by side, as many as there are cores. Where Triton cannot do that, they wait for their launch.
+    """
+    import triton
+    from triton.runtime.jit import KernelInterface
+
+    if not hasattr(triton, "AsyncCompileMode"):
+        yield
+        return
+
+    def compile_only(kernel: Any, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **options: kernel.run(*args, grid=grid, warmup=True, **options)
+
+    launch = KernelInterface.__getitem__
+    with ThreadPoolExecutor(os.cpu_count()) as threads, triton.AsyncCompileMode(threads):
+        KernelInterface.__getitem__ = compile_only
+        try:
+            yield
+        finally:
+            KernelInterface.__getitem__ = launch

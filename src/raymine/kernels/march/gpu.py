@@ -78,18 +78,21 @@ def _occupied(x, y, z, grid, valid, RES: tl.constexpr, LEVELS: tl.constexpr):
     return tl.load(grid + first + (ix * RES + iy) * RES + iz, mask=inside, other=0) != 0
 
 
-@triton.jit(do_not_specialize=["capacity"])
+@triton.jit(do_not_specialize=["capacity", "room"])
 def march(
-    rays, jitter, n_rays, grid, box, spacing, counted, running, count, first, t_start, t_end, ray_id,
-    n_samples, n_lost, capacity,
+    rays, jitter, n_rays, grid, box, spacing, counted, running, count, first, seen, hitting, t_start, t_end, ray_id,
+    totals, capacity, room,
     WRITE: tl.constexpr, CONE: tl.constexpr, RES: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """rays [R, 8]: origin, direction, near, far. box [12]: centre, 2 / side, low and high of what is occupied.
 
     grid [LEVELS, RES^3] uint8: not 0 where a cell is occupied. spacing [7]: shortest, longest, cone and the knots.
-    WRITE: False counts into counted [R]; True writes where `running`, the sum of the counts up to and with a ray's own,
-    says, and sets first [R] and count [R]. A ray whose samples end beyond `capacity` gets none, is counted in n_lost
-    [1], and n_samples [1] becomes no more than where it would have begun.
+    WRITE: False counts into counted [room] int64: the samples of a ray, plus 2^32 where there are any, and 0 behind the
+    last ray. True writes where `running`, the sum of the counts up to and with a ray's own, says, sets first [R], count
+    [R] and seen [R] (0: see `infer`), and lists the rays with samples in `hitting`. A ray whose samples end beyond
+    `capacity` gets none.
+    totals [5]: samples; samples that were found; rays that found some; rays that got none for want of `capacity`; and
+    0, for the queue of whoever comes next. Samples are no more than where the first ray without room would have begun.
     """
     n = tl.load(n_rays)
     shortest, longest, cone = tl.load(spacing), tl.load(spacing + 1), tl.load(spacing + 2)
@@ -101,6 +104,20 @@ def march(
     far_reach = 1.0 * (1 << (LEVELS - 1))
     sx, sy, sz = far_reach / px, far_reach / py, far_reach / pz
     lane = tl.arange(0, CHUNK)
+    if tl.program_id(0) == 0:
+        if WRITE:
+            found = tl.load(running + room - 1)
+            samples = (found & 0xFFFFFFFF).to(tl.int32)
+            tl.atomic_min(totals, samples, sem="relaxed")
+            tl.store(totals + 1, samples)
+            tl.store(totals + 2, (found >> 32).to(tl.int32))
+        else:
+            tl.store(totals, 0x7FFFFFFF)
+            tl.store(totals + 3, 0)
+            tl.store(totals + 4, 0)
+    if not WRITE:
+        for rest in range(n + tl.program_id(0) * CHUNK, room, tl.num_programs(0) * CHUNK):
+            tl.store(counted + rest + lane, lane.to(tl.int64) * 0, mask=rest + lane < room)
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
         ray = rays + r * 8
         ox, oy, oz = tl.load(ray), tl.load(ray + 1), tl.load(ray + 2)
@@ -118,20 +135,22 @@ def march(
         put = 0
         limit = 0
         if WRITE:
-            limit = tl.load(running + r)
-            put = limit - tl.load(counted + r)
+            sums = tl.load(running + r)
+            limit = (sums & 0xFFFFFFFF).to(tl.int32)
+            put = limit - (tl.load(counted + r) & 0xFFFFFFFF).to(tl.int32)
+            tl.store(hitting + (sums >> 32) - 1, r, mask=limit > put)
+            tl.store(seen + r, 0)
             fits = limit <= capacity
             if (limit > put) & (limit > capacity):
-                tl.atomic_min(n_samples, put, sem="relaxed")
-                tl.atomic_add(n_lost, 1, sem="relaxed")
+                tl.atomic_min(totals, put, sem="relaxed")
+                tl.atomic_add(totals + 3, 1, sem="relaxed")
             tl.store(first + r, tl.where(fits, put, 0))
             tl.store(count + r, tl.where(fits, limit - put, 0))
             limit = tl.where(fits, limit, put)
-            last = tl.where(limit > put, last, 0)
         # A position in units of the inner box's half side, from its centre, is a + t v.
         ax, ay, az = (ox - cx) * px, (oy - cy) * py, (oz - cz) * pz
         vx, vy, vz = dx * px, dy * py, dz * pz
-        while k < last:
+        while (k < last) & ((put < limit) | (not WRITE)):
             u = start + (k + lane).to(tl.float32)
             t0 = distance_at(u, shortest, longest, cone, ta, tb, ua, ub, CONE)
             t1 = distance_at(u + 1.0, shortest, longest, cone, ta, tb, ua, ub, CONE)
@@ -157,11 +176,13 @@ def march(
                 tl.store(ray_id + put + lane, lane * 0 + r, mask=missing)
                 put += CHUNK
         else:
-            tl.store(counted + r, put)
+            tl.store(counted + r, tl.cast(put, tl.int64) + (tl.cast(put > 0, tl.int64) << 32))
 
 
 CHUNK = 128
-"""Intervals of a ray that are looked at together: 64 and 256 take as long."""
+"""Intervals of a ray that are looked at together: 64 and 256 take as long, and so do 4 rays with 64 intervals each."""
+SAMPLES = 0xFFFFFFFF
+"""The bits of `counted` and `running` that count samples; those above count rays."""
 
 
 def spacing_numbers(spacing: Spacing, device: torch.device) -> Tensor:
@@ -180,25 +201,26 @@ def march_packed(
     reach = (high - low) * (0.5 * 2 ** (grid.levels - 1))
     centre = (low + high) * 0.5
     box = torch.cat((centre, 2 / (high - low), centre - reach, centre + reach))
-    count, first, counted, running = (torch.zeros(n, dtype=torch.int32, device=device) for _ in range(4))
-    n_lost = torch.zeros(1, dtype=torch.int32, device=device)
-    n_rays = torch.full_like(n_lost, n)
+    count, first, seen, hitting = (torch.empty(n, dtype=torch.int32, device=device) for _ in range(4))
+    counted, running = (torch.empty(n, dtype=torch.int64, device=device) for _ in range(2))
+    totals = torch.empty(5, dtype=torch.int32, device=device)
+    n_rays = torch.full_like(totals[:1], n)
     constants = {"CONE": spacing.cone > 0, "RES": grid.resolution, "LEVELS": grid.levels, "CHUNK": CHUNK}
 
-    def walk(write: bool, t_start: Tensor, t_end: Tensor, ray_id: Tensor, total: Tensor) -> None:
+    def walk(write: bool, t_start: Tensor, t_end: Tensor, ray_id: Tensor) -> None:
         march[(programs(device, 32),)](
             rays, jitter.float().contiguous(), n_rays, grid.cells, box, spacing_numbers(spacing, device), counted,
-            running, count, first, t_start, t_end, ray_id, total, n_lost, len(t_start),
+            running, count, first, seen, hitting, t_start, t_end, ray_id, totals, len(t_start), n,
             WRITE=write, **constants, num_warps=1,
         )  # fmt: skip
 
     nothing = torch.zeros(0, device=device)
     if n:
-        walk(False, nothing, nothing, n_rays, n_rays)
-        torch.cumsum(counted, 0, dtype=torch.int32, out=running)
-    samples = int(running[-1]) if n else 0
+        walk(False, nothing, nothing, n_rays)
+        torch.cumsum(counted, 0, out=running)
+    samples = int(running[-1]) & SAMPLES if n else 0
     t_start, t_end = torch.empty(samples, device=device), torch.empty(samples, device=device)
     ray_id = torch.empty(samples, dtype=torch.int32, device=device)
     if samples:
-        walk(True, t_start, t_end, ray_id, n_rays.clone())
-    return t_start, t_end, ray_id.long(), counted.long()
+        walk(True, t_start, t_end, ray_id)
+    return t_start, t_end, ray_id.long(), counted & SAMPLES

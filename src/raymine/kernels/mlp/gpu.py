@@ -68,8 +68,9 @@ class Network(NamedTuple):
 
     @property
     def warps(self) -> int:
-        """Of a program. On tensor cores 8 warps would do a product of 64 rows twice."""
-        return 8 if self.kind == torch.float32 else 4
+        """Of a program. On tensor cores 8 warps would do a product of 64 rows twice; but 4 came out wrong on an H200
+        (Triton 3.6) where weights are read again for every tile."""
+        return 4 if self.kind != torch.float32 and self.held else 8
 
     @property
     def scale(self) -> float:

@@ -119,19 +119,20 @@ def _column0(matrix, GP: tl.constexpr):
 
 @triton.jit
 def infer(
-    rays, harmonics, first, count, t_start, t_end, n_rays, table, weights, low,
+    rays, harmonics, first, count, hitting, n_hitting, t_start, t_end, table, weights, low,
     scales, resolutions, entries, offsets, dense, most_optical, queue, seen, out,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
     GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
     """out [B, 4]: colour and density pre-activations at the midpoints of samples; harmonics [R, 16] float16.
 
-    A program follows SLOTS rays at a time, STRIDE samples each; a ray that is opaque or at its end hands its slot to
-    the next ray of the queue [1], which must be 0 at the start. What is computed for a ray does not depend on its
-    neighbours, so neither does it on the order in which programs take rays. seen [R]: how many samples of a ray were
-    asked for, from its first; the rest lie behind an optical depth of `most_optical`, and `out` is not written there.
+    A program follows SLOTS of the rays `hitting` at a time, STRIDE samples each; a ray that is opaque or at its end
+    hands its slot to the next one of the queue [1], which must be 0 at the start. What is computed for a ray does not
+    depend on its neighbours, so neither does it on the order in which programs take rays. seen [R]: how many samples of
+    these rays were asked for, from the first; the rest lie behind an optical depth of `most_optical`, and `out` is not
+    written there.
     """
-    n = tl.load(n_rays)
+    n = tl.load(n_hitting)
     TILE: tl.constexpr = SLOTS * STRIDE
     slot, stride = tl.arange(0, SLOTS), tl.arange(0, STRIDE)
     ray = slot * 0 - 1
@@ -148,20 +149,18 @@ def infer(
     w5 = _layer(weights + at5, H, 3, HP, 16)
     busy = n > 0
     while busy:
-        # Rays that end before they begin would leave their slots idle, so slots are filled twice.
-        following = n
-        for _ in tl.static_range(2):
-            done = (at >= end) | (optical > most_optical)
-            tl.store(seen + ray, tl.minimum(at, end) - begin, mask=done & (ray >= 0))
-            ones = done.to(tl.int32)
-            following = tl.atomic_add(queue, tl.sum(ones), sem="relaxed")
-            new = following + tl.cumsum(ones, 0) - 1
-            there = done & (new < n)
-            ray = tl.where(done, tl.where(there, new, -1), ray)
-            begin = tl.where(done, tl.load(first + new, mask=there, other=0), begin)
-            end = tl.where(done, begin + tl.load(count + new, mask=there, other=0), end)
-            at = tl.where(done, begin, at)
-            optical = tl.where(done, 0.0, optical)
+        done = (at >= end) | (optical > most_optical)
+        tl.store(seen + ray, tl.minimum(at, end) - begin, mask=done & (ray >= 0))
+        ones = done.to(tl.int32)
+        following = tl.atomic_add(queue, tl.sum(ones), sem="relaxed")
+        new = following + tl.cumsum(ones, 0) - 1
+        there = done & (new < n)
+        new = tl.load(hitting + new, mask=there, other=-1)
+        ray = tl.where(done, new, ray)
+        begin = tl.where(done, tl.load(first + new, mask=there, other=0), begin)
+        end = tl.where(done, begin + tl.load(count + new, mask=there, other=0), end)
+        at = tl.where(done, begin, at)
+        optical = tl.where(done, 0.0, optical)
         i = tl.reshape(at[:, None] + stride[None, :], [TILE])
         live = i < tl.reshape(end[:, None] + stride[None, :] * 0, [TILE])
         owner = tl.maximum(tl.reshape(ray[:, None] + stride[None, :] * 0, [TILE]), 0)
@@ -211,7 +210,7 @@ def _density_of(
     return _column0(tl.dot(hidden, _layer(weights + L * F * H, H, G, HP, GP)), GP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["n_chosen"])
 def train(
     rays, harmonics, ray_id, t_start, t_end, index, weight, n_chosen, output_grad, scale, table, weights, low,
     scales, resolutions, entries, offsets, dense, table_grad, weight_grads,
