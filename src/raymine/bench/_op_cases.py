@@ -25,6 +25,7 @@ from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.philox.op import Stream, words
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
+from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
 
 SEED = 7
 """Of all inputs; every case starts from it, so that a selection of ops sees the inputs of a full run."""
@@ -182,13 +183,48 @@ def march_rays(sizes: Sizes) -> Case:
         return rays()._asdict()
 
     def compared(found: Named) -> Named:
-        """A midpoint on a cell's face may fall on either side, so that samples cannot be paired: compare by ray."""
-        zero = torch.zeros(n, device=sizes.device, dtype=torch.float64)
-        sums = {name: zero.index_add(0, found["ray_id"], found[name].double()) for name in ("t_start", "t_end")}
-        return {"count": found["count"], "first": found["first"], **sums}
+        return {"count": found["count"], "first": found["first"], **_by_ray(found)}
 
     shapes = {"rays": n, "samples": samples, "cells": sizes.resolution**3}
     return Case("forward", shapes, (36 + 16) * n + 16 * samples, JUMPS, lambda: run, compared)
+
+
+def _by_ray(found: Named) -> Named:
+    """A midpoint on a cell's face may fall on either side, so that samples cannot be paired: sums over rays."""
+    zero = torch.zeros(len(found["count"]), device=found["count"].device, dtype=torch.float64)
+    return {name: zero.index_add(0, found["ray_id"], found[name].double()) for name in ("t_start", "t_end")}
+
+
+def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
+    """From outside through two boxes, the outer one twice the inner, each with 3 % occupied cells in blobs. Cells that
+    are looked up do not count, nor do the crossings of rays with boxes."""
+    draws, side = _Draws(sizes), 3.0
+    levels = [draws.blobs(sizes.resolution).cells.view((sizes.resolution,) * 3) != 0 for _ in range(2)]
+    box = torch.tensor([-0.5 * side] * 3 + [0.5 * side] * 3, device=sizes.device)
+    grids = Grids(torch.stack(levels), torch.stack((box, 2 * box)))
+    stride = Stride(side / (4.7 * sizes.resolution), cone)
+
+    def bundle(n: int) -> Callable[[], Traversed]:
+        origins = 4 * draws.unit(n)
+        towards = torch.nn.functional.normalize((draws.uniform(n, 3) - 0.5) * side - origins, dim=-1)
+        bounds = torch.full((n,), 0.05, device=sizes.device), torch.full((n,), 1e3, device=sizes.device)
+        return lambda: traverse(origins, towards, bounds, grids, stride)
+
+    with dispatch.force("reference"):
+        each = len(bundle(256)().t_start) / 256
+        n = max(1, round(sizes.samples / each))
+        rays = bundle(n)
+        samples = len(rays().t_start)
+
+    def run() -> Named:
+        found = rays()._asdict()
+        return {name: found[name] for name in ("ray_id", "t_start", "t_end", "joined", "end", "count", "edges")}
+
+    def compared(found: Named) -> Named:
+        return {**{name: found[name] for name in ("end", "count", "edges")}, **_by_ray(found)}
+
+    shapes = {"rays": n, "samples": samples, "cells": grids.binaries.numel()}
+    return Case(direction, shapes, (32 + 20) * n + 17 * samples, JUMPS, lambda: run, compared)
 
 
 def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
@@ -398,6 +434,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "hash_grid": tuple(partial(hash_grid, way, *shape) for shape in _GRIDS for way in _WAYS),
     "mlp": (partial(perceptron, "forward, fp16"), partial(perceptron, "backward, fp16")),
     "march": (march_rays,),
+    "traverse": (partial(traverse_rays, "even steps", 0.0), partial(traverse_rays, "cone", 0.004)),
     "scan": tuple(partial(scan_rays, what, way) for what in ("sum", "product") for way in ("forward", "backward")),
     "composite": (partial(composite_rays, "forward"), partial(composite_rays, "backward")),
     "judge": (judge_rays,),

@@ -66,7 +66,9 @@ class FusedTrainer:
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(7, device=device), torch.zeros(7, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
-        self.parts = torch.zeros(programs(device, 2), self.model.shape.weights, device=device)
+        # A wide network needs the registers of 8 warps, and a multiprocessor to itself: 0.38 instead of 0.47 ms.
+        self._warps = 8 if self.model.shape.HP > 64 else 4
+        self.parts = torch.zeros(programs(device, 8 // self._warps), self.model.shape.weights, device=device)
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
         self.fixed = FIXED if state.config.deterministic else 0.0
         kind = torch.int64 if self.fixed else torch.float32
@@ -261,7 +263,7 @@ class FusedTrainer:
         train[(self.parts.shape[0],)](
             b.rays, b.harmonics, b.ray_id, b.t_start, b.t_end, b.index, b.weight, b.n_chosen, b.gradient, SCALE,
             *self.model.arguments, self.table_grad, self.parts, **self.model.constants, WEIGHTS=shape.weights,
-            TILE=TILE, FIXED=self.fixed, num_warps=4,
+            TILE=TILE, FIXED=self.fixed, num_warps=self._warps,
         )  # fmt: skip
 
     def update(self) -> None:
@@ -279,9 +281,9 @@ class FusedTrainer:
         )  # fmt: skip
         second = state.optimiser.second["table"]
         first = state.optimiser.first.get("table", second)
-        adam[(triton.cdiv(table.numel(), _BLOCK),)](
+        adam[(triton.cdiv(table.numel(), 512),)](
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
-            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, BLOCK=_BLOCK,
+            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, BLOCK=512,
         )  # fmt: skip
 
 

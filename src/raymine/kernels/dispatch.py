@@ -27,6 +27,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "philox": ("reference", "cpu", "gpu"),
     "hash_grid": ("reference", "cpu", "gpu"),
     "march": ("reference", "cpu", "gpu"),
+    "traverse": ("reference", "cpu", "gpu"),
     "scan": ("reference", "cpu", "gpu"),
     "composite": ("reference", "cpu", "gpu"),
     "judge": ("reference", "cpu", "gpu"),

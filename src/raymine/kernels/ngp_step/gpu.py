@@ -1,8 +1,8 @@
 """The hash-grid field in Triton: a tile of samples through encoding and networks, and back, in one kernel.
 
 Matrix products take float16 and add in float32. No activation reaches memory: the gradients of a sample's outputs are
-known before its second forward, so `train` goes forward and backward while everything is in registers, keeps the
-gradients of the layers there over all tiles of a program, and adds those of the table where they belong.
+known before its second forward, so `train` goes forward and backward while everything is in registers, and adds the
+gradients of the layers and of the table where they belong.
 
 Shapes of a model are constants (`Shape`): layers are padded to powers of two by masked loads, and lie without padding
 one after the other in one float16 array: density layers, then colour layers, each [inputs, outputs].
@@ -81,9 +81,10 @@ def _layer(weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.c
 
 
 @triton.jit
-def _put_layer(out, grad, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
+def _add_layer(out, grad, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
+    """Nobody else adds to `out`: the order of sums is that of the program."""
     i, o = tl.arange(0, IP), tl.arange(0, OP)
-    tl.store(out + i[:, None] * O + o[None, :], grad, mask=(i[:, None] < I) & (o[None, :] < O))
+    tl.atomic_add(out + i[:, None] * O + o[None, :], grad, mask=(i[:, None] < I) & (o[None, :] < O), sem="relaxed")
 
 
 @triton.jit
@@ -234,17 +235,16 @@ def train(
     w3 = _layer(weights + at3, G, H, GP, HP)
     w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP)
     w5 = _layer(weights + at5, H, 3, HP, 16)
-    d1 = tl.zeros([LP * F, HP], tl.float32)
-    d2 = tl.zeros([HP, GP], tl.float32)
-    d3 = tl.zeros([GP, HP], tl.float32)
-    d3v = tl.zeros([_SH, HP], tl.float32)
-    d5 = tl.zeros([HP, 16], tl.float32)
+    # In registers, where they were once, the sums of all layers push out the rest of a tile.
+    out = weight_grads + tl.program_id(0) * WEIGHTS
+    wide = tl.arange(0, 1024)
+    for start in range(0, WEIGHTS, 1024):
+        tl.store(out + start + wide, wide * 0.0, mask=start + wide < WEIGHTS)
+    tl.debug_barrier()
     if MIDDLE >= 1:
         w4 = _layer(weights + at4, H, H, HP, HP)
-        d4 = tl.zeros([HP, HP], tl.float32)
     if MIDDLE >= 2:
         w4b = _layer(weights + at4 + H * H, H, H, HP, HP)
-        d4b = tl.zeros([HP, HP], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
         j = tile * TILE + tl.arange(0, TILE)
         live = j < n
@@ -269,29 +269,29 @@ def train(
         g = (colour * factor[:, None]).to(tl.float16)
         density = tl.load(output_grad + i * 4 + 3, mask=live, other=0.0) * factor
         if MIDDLE == 0:
-            d5 += tl.dot(tl.trans(h3), g)
+            _add_layer(out + at5, tl.dot(tl.trans(h3), g), H, 3, HP, 16)
             g = tl.where(h3 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
         else:
             h4 = tl.maximum(tl.dot(h3, w4), 0.0).to(tl.float16)
             if MIDDLE == 1:
-                d5 += tl.dot(tl.trans(h4), g)
+                _add_layer(out + at5, tl.dot(tl.trans(h4), g), H, 3, HP, 16)
                 g = tl.where(h4 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
             else:
                 h4b = tl.maximum(tl.dot(h4, w4b), 0.0).to(tl.float16)
-                d5 += tl.dot(tl.trans(h4b), g)
+                _add_layer(out + at5, tl.dot(tl.trans(h4b), g), H, 3, HP, 16)
                 g = tl.where(h4b > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
-                d4b += tl.dot(tl.trans(h4), g)
+                _add_layer(out + at4 + H * H, tl.dot(tl.trans(h4), g), H, H, HP, HP)
                 g = tl.where(h4 > 0, tl.dot(g, tl.trans(w4b)), 0.0).to(tl.float16)
-            d4 += tl.dot(tl.trans(h3), g)
+            _add_layer(out + at4, tl.dot(tl.trans(h3), g), H, H, HP, HP)
             g = tl.where(h3 > 0, tl.dot(g, tl.trans(w4)), 0.0).to(tl.float16)
-        d3 += tl.dot(tl.trans(geometry), g)
-        d3v += tl.dot(tl.trans(view), g)
+        _add_layer(out + at3, tl.dot(tl.trans(geometry), g), G, H, GP, HP)
+        _add_layer(out + at3 + G * H, tl.dot(tl.trans(view), g), _SH, H, _SH, HP)
         to_geometry = tl.dot(g, tl.trans(w3))
         to_geometry += tl.where(tl.arange(0, GP)[None, :] == 0, density[:, None], 0.0)
         g = to_geometry.to(tl.float16)
-        d2 += tl.dot(tl.trans(h1), g)
+        _add_layer(out + at2, tl.dot(tl.trans(h1), g), H, G, HP, GP)
         g = tl.where(h1 > 0, tl.dot(g, tl.trans(w2)), 0.0).to(tl.float16)
-        d1 += tl.dot(tl.trans(encoding), g)
+        _add_layer(out, tl.dot(tl.trans(encoding), g), L * F, H, LP * F, HP)
         to_table = tl.reshape(tl.dot(g, tl.trans(w1)), [TILE, LP, F])
         feature = tl.arange(0, F)
         wanted = live[:, None, None] & (tl.arange(0, LP) < L)[None, :, None] & (feature >= 0)[None, None, :]
@@ -303,13 +303,3 @@ def train(
                 tl.atomic_add(place, (value * FIXED).to(tl.int64), mask=wanted, sem="relaxed")
             else:
                 tl.atomic_add(place, value, mask=wanted, sem="relaxed")
-    out = weight_grads + tl.program_id(0) * WEIGHTS
-    _put_layer(out, d1, L * F, H, LP * F, HP)
-    _put_layer(out + at2, d2, H, G, HP, GP)
-    _put_layer(out + at3, d3, G, H, GP, HP)
-    _put_layer(out + at3 + G * H, d3v, _SH, H, _SH, HP)
-    if MIDDLE >= 1:
-        _put_layer(out + at4, d4, H, H, HP, HP)
-    if MIDDLE >= 2:
-        _put_layer(out + at4 + H * H, d4b, H, H, HP, HP)
-    _put_layer(out + at5, d5, H, 3, HP, 16)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
-from raymine.compat.nerfacc.grid import walk
 from raymine.contracts import Samples
 from raymine.errors import ConfigError
 from raymine.kernels.march.op import Spacing
+from raymine.kernels.traverse.op import Grids, Stride, traverse
 from raymine.toolkit import occupancy
 from raymine.toolkit.pack import pack_counts
 
@@ -91,8 +91,9 @@ class OccGridEstimator(AbstractEstimator):
             spacing = Spacing(render_step_size)
             samples = occupancy.place_samples(rays_o, rays_d, self.binaries, self.aabbs[0], (near, far), spacing)
         else:
-            got = walk(rays_o, rays_d, self.binaries, self.aabbs, near, far, render_step_size, cone_angle)
-            samples = Samples(got.t0, got.t1, got.ray, *pack_counts(got.count))
+            stride = Stride(render_step_size, cone_angle)
+            got = traverse(rays_o, rays_d, (near, far), Grids(self.binaries, self.aabbs), stride)
+            samples = Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
         ask = sigma_fn if sigma_fn is not None else alpha_fn
         if ask is not None and (alpha_thre > 0 or early_stop_eps > 0):
             faint = min(alpha_thre, float(self.occs.mean()))

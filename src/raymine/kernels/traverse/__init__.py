@@ -1,0 +1,1 @@
+"""Walking rays from cell to cell through occupancy grids in any boxes."""

@@ -1,0 +1,110 @@
+"""Walking rays through occupancy grids in any boxes: checks and dispatch. Not differentiable."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.traverse import reference
+from raymine.kernels.traverse.records import Crossings as Crossings
+from raymine.kernels.traverse.records import Grids as Grids
+from raymine.kernels.traverse.records import Stride as Stride
+from raymine.kernels.traverse.records import Traversed as Traversed
+
+
+@torch.no_grad()
+def traverse(
+    origins: Tensor,
+    directions: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    grids: Grids,
+    stride: Stride,
+    mask: Tensor | None = None,
+    crossings: Crossings | None = None,
+) -> Traversed:
+    """Samples of rays in the occupied cells of grids whose boxes may lie anywhere, also inside one another.
+
+    origins, directions: [R, 3] floating point; distances count in lengths of the direction. bounds: near and far [R];
+    near is where the first step begins. mask: [R] bool, which rays walk. crossings: of the rays with the boxes, where
+    the caller knows them; taken as they are.
+
+    Where boxes overlap, the one entered last counts. A ray takes steps while the middle of a step lies in a run of
+    occupied cells; across an empty cell it takes steps of the length that was right where it entered. A ray that is
+    NaN, has a direction of zeros or is masked out has no samples and ends at its near plane. Distances are summed in
+    float64 and given in the type of near.
+    """
+    _check(origins, directions, bounds, grids, stride, mask, crossings)
+    near, far = bounds
+    if not len(origins) or not grids.binaries.numel():
+        none = torch.zeros(0, dtype=torch.int64, device=origins.device)
+        nothing, zero = near[:0], none.new_zeros(len(origins))
+        return Traversed(none, nothing, nothing, none.bool(), near.clone(), zero, zero.clone(), 0)
+    grids = Grids(grids.binaries.bool(), grids.aabbs)
+    mask = None if mask is None else mask.bool()
+    stride = Stride(stride.step_size if stride.step_size > 0 else 0.0, stride.cone_angle, max(0, stride.limit))
+    backend = dispatch.choose("traverse", origins.device)
+    if backend == "reference":
+        return reference.traverse(origins, directions, bounds, grids, stride, mask, crossings)
+    # Kernels know float32 and float64 and want one of them: the latter as soon as anybody has it.
+    given = (origins, directions, near, far, grids.aabbs, *(crossings[:1] if crossings else ()))
+    kind = torch.float64 if any(part.dtype == torch.float64 for part in given) else torch.float32
+    rays = origins.to(kind), directions.to(kind), (near.to(kind), far.to(kind))
+    grids = Grids(grids.binaries, grids.aabbs.to(kind))
+    if crossings is not None:
+        crossings = Crossings(crossings.t_sorted.to(kind), crossings.t_indices.long(), crossings.hits.bool())
+    if backend == "gpu":
+        from raymine.kernels.traverse import gpu
+
+        found = gpu.traverse(*rays, grids, stride, mask, crossings)
+    else:
+        from raymine.kernels.traverse import cpu
+
+        with dispatch.kernel_lock:
+            found = cpu.traverse(*rays, grids, stride, mask, crossings)
+    if near.dtype == kind:
+        return found
+    return found._replace(
+        t_start=found.t_start.to(near.dtype), t_end=found.t_end.to(near.dtype), end=found.end.to(near.dtype)
+    )
+
+
+def _check(
+    origins: Tensor,
+    directions: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    grids: Grids,
+    stride: Stride,
+    mask: Tensor | None,
+    crossings: Crossings | None,
+) -> None:
+    binaries, aabbs = grids
+    if binaries.ndim != 4 or aabbs.shape != (len(binaries), 6):
+        raise ConfigError(
+            f"grids must be binaries [m, X, Y, Z] with aabbs [m, 6], got {list(binaries.shape)} and "
+            f"{list(aabbs.shape)}."
+        )
+    if not stride.cone_angle >= 0:
+        raise ConfigError(f"`cone_angle` must be 0 or more, got {stride.cone_angle}.")
+    n, m = len(origins), len(binaries)
+    t_sorted, t_indices, hits = crossings if crossings is not None else (None, None, None)
+    for name, value, shape in (
+        ("origins", origins, (n, 3)),
+        ("directions", directions, (n, 3)),
+        ("near", bounds[0], (n,)),
+        ("far", bounds[1], (n,)),
+        ("mask", mask, (n,)),
+        ("t_sorted", t_sorted, (n, 2 * m)),
+        ("t_indices", t_indices, (n, 2 * m)),
+        ("hits", hits, (n, m)),
+        ("aabbs", aabbs, (m, 6)),
+    ):
+        if value is not None and tuple(value.shape) != shape:
+            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
+        if value is not None and value.device != binaries.device:
+            raise ConfigError(
+                f"`{name}` is on {value.device} but the grids are on {binaries.device}. Move one of them."
+            )
+        if value is not None and name not in ("mask", "t_indices", "hits") and not value.is_floating_point():
+            raise ConfigError(f"`{name}` must be floating point, got {value.dtype}.")
