@@ -160,9 +160,9 @@ def rendering(
     extras = {"weights": found.weights, "trans": found.transmittance, "alphas": found.alphas, "rgbs": rgb}
     if rgb_sigma_fn is not None:
         extras["sigmas"] = opaque
-    colours = accumulate(found.weights, rgb, pack)
-    opacities = accumulate(found.weights, None, pack)
-    depths = accumulate(found.weights, ((t_start + t_end) / 2)[..., None], pack)
+    middle = ((t_start + t_end) / 2)[..., None]
+    sums = accumulate(found.weights, torch.cat((rgb, middle, torch.ones_like(middle)), -1), pack)
+    colours, depths, opacities = sums.split((3, 1, 1), -1)
     depths = depths / opacities.clamp_min(torch.finfo(rgb.dtype).eps)
     if background is not None:
         colours = colours + background * (1 - opacities)

@@ -12,7 +12,6 @@ from torch import Tensor
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.contracts import Samples
 from raymine.errors import ConfigError
-from raymine.kernels.march.op import Spacing
 from raymine.kernels.traverse.op import Grids, Stride, traverse
 from raymine.toolkit import occupancy
 from raymine.toolkit.pack import pack_counts
@@ -86,17 +85,13 @@ class OccGridEstimator(AbstractEstimator):
         near, far = occupancy.ray_bounds(rays_o, near_plane, far_plane, t_min, t_max)
         if stratified:
             near = near + torch.rand_like(near) * render_step_size
-        # Steps of one length lie where the kernels put them; those that grow, and cells as samples, need the walk.
-        if render_step_size > 0 and cone_angle == 0 and near_plane >= 0:
-            spacing = Spacing(render_step_size)
-            samples = occupancy.place_samples(rays_o, rays_d, self.binaries, self.aabbs[0], (near, far), spacing)
-        else:
-            stride = Stride(render_step_size, cone_angle)
-            got = traverse(rays_o, rays_d, (near, far), Grids(self.binaries, self.aabbs), stride)
-            samples = Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
+        grids, stride = Grids(self.binaries, self.aabbs), Stride(render_step_size, cone_angle)
+        got = traverse(rays_o, rays_d, (near, far), grids, stride)
+        samples = Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
         ask = sigma_fn if sigma_fn is not None else alpha_fn
         if ask is not None and (alpha_thre > 0 or early_stop_eps > 0):
-            faint = min(alpha_thre, float(self.occs.mean()))
+            # The mean waits for the device, and matters only below a threshold.
+            faint = min(alpha_thre, float(self.occs.mean())) if alpha_thre > 0 else 0.0
             samples = occupancy.keep_visible(samples, ask, early_stop_eps, faint, alpha=sigma_fn is None)
         return samples.ray_id, samples.t_start, samples.t_end
 
