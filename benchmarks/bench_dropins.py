@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raymine.rundir import describe_environment
+
 BOX = [-1.5, -1.5, -1.5, 1.5, 1.5, 1.5]
 GRID = {
     "otype": "HashGrid", "n_levels": 16, "n_features_per_level": 2, "log2_hashmap_size": 19, "base_resolution": 16,
@@ -124,12 +126,13 @@ def main() -> None:
     home = "" if options.original else "raymine.compat."
     nerfacc, tcnn = (importlib.import_module(home + name) for name in ("nerfacc", "tinycudann"))
     where = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+    commit = describe_environment(device).commit
     for log2 in options.log2:
         for name, shapes, call in calls(1 << log2, device, nerfacc, tcnn):
             low, median, high, repeats = measure(call, device, options.seconds)
             row = {
                 "benchmark": "dropins", "call": name, "through": "originals" if options.original else "raymine",
-                "device": where, "torch": torch.__version__, "shapes": shapes, "repeats": repeats,
+                "device": where, "torch": torch.__version__, "commit": commit, "shapes": shapes, "repeats": repeats,
                 "median_ms": median, "low_ms": low, "high_ms": high,
             }  # fmt: skip
             print(f"{name:28} 2^{log2}  {median:9.3f} ms  ({low:.3f} .. {high:.3f})", flush=True)
