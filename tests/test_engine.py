@@ -75,3 +75,12 @@ def test_auto_takes_the_cpu_where_a_gpu_would_be_slower(monkeypatch: pytest.Monk
     )
     asked = preparing.prepare(TrainRequest("ball", device="cuda", steps=1, overrides={"pixels.policy": "error"}))
     assert asked.device.type == "cuda"
+
+
+def test_a_recipe_that_is_another_one_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
+    monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
+    large = preparing.prepare(TrainRequest("ball", "ngp-large", device="cpu", steps=1))
+    assert large.scene.decisions[-1] == "Recipe: on a CPU `ngp-large` is the same as `ngp`."
+    plain = preparing.prepare(TrainRequest("ball", "ngp", device="cpu", steps=1))
+    assert not any("Recipe" in decision for decision in plain.scene.decisions)

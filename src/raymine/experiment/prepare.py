@@ -95,6 +95,11 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
             device = torch.device("cpu")
             scene = replace(scene, decisions=(*scene.decisions, f"Device: cpu, because {problem}."))
             train = replace_fields(recipes.build(request.recipe, scene, "cpu"), request.overrides)
+    if request.recipe != "ngp" and recipes.build(request.recipe, scene, device.type) == recipes.build(
+        "ngp", scene, device.type
+    ):
+        same = f"Recipe: on a {device.type.upper()} `{request.recipe}` is the same as `ngp`."
+        scene = replace(scene, decisions=(*scene.decisions, same))
     problem = amp_problem(train.amp, device)
     if problem:
         raise ConfigError(f"--amp {train.amp}: {problem}.", hint="Use --amp auto, or another type or device.")

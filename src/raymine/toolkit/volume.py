@@ -130,10 +130,12 @@ def rendering(
     rgb_sigma_fn: Radiance | None = None,
     rgb_alpha_fn: Radiance | None = None,
     background: Tensor | None = None,
+    ray_id: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     """Render a radiance field that is asked once, for all samples: `Radiance` with densities or with opacities.
 
-    t_start, t_end: [B] with a pack, [R, n] without. background: [3] or [R, 3], behind everything.
+    t_start, t_end: [B] with a pack, [R, n] without. background: [3] or [R, 3], behind everything. ray_id: [B], for the
+    field, where the caller knows what the pack says.
     Returns colours [R, 3], opacities [R, 1], depths [R, 1] (the mean distance of what was hit, 0 where nothing was)
     and what was found on the way, per sample: `weights`, `trans`, `alphas`, `rgbs`, and `sigmas` from densities.
     Differentiable in what the field returns and in the background. Without samples the field is not asked.
@@ -146,7 +148,9 @@ def rendering(
     _check_flat("t_start", t_start, pack)
     field = rgb_sigma_fn or rgb_alpha_fn
     if field is not None and t_start.numel():
-        rgb, opaque = field(t_start, t_end, None if pack is None else pack.ray_id(len(t_start)))
+        if ray_id is None and pack is not None:
+            ray_id = pack.ray_id(len(t_start))
+        rgb, opaque = field(t_start, t_end, ray_id)
     else:
         rgb, opaque = t_start.new_zeros((*t_start.shape, 3)), torch.zeros_like(t_start)
     for name, got, shape in (("colours", rgb, [*t_start.shape, 3]), ("densities", opaque, [*t_start.shape])):

@@ -43,17 +43,14 @@ def rendering(
             )
     pack = _pack_of(None, ray_indices, n_rays)
 
-    field = rgb_alpha_fn if rgb_sigma_fn is None else rgb_sigma_fn
-    if field is None:
+    if rgb_sigma_fn is not None:
+        rgb_alpha_fn = None
+    elif rgb_alpha_fn is None:
         raise ConfigError("`rendering` takes `rgb_sigma_fn` or `rgb_alpha_fn`, got neither.")
-
-    def ask(t_start: Tensor, t_end: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The field gets the indices as the caller passed them, in their type."""
-        return field(t_start, t_end, ray_indices)
-
-    if rgb_sigma_fn is None:
-        return volume.rendering(t_starts, t_ends, pack, rgb_alpha_fn=ask, background=render_bkgd)
-    return volume.rendering(t_starts, t_ends, pack, rgb_sigma_fn=ask, background=render_bkgd)
+    return volume.rendering(
+        t_starts, t_ends, pack, rgb_sigma_fn=rgb_sigma_fn, rgb_alpha_fn=rgb_alpha_fn, background=render_bkgd,
+        ray_id=ray_indices,
+    )  # fmt: skip
 
 
 def render_transmittance_from_alpha(
