@@ -34,7 +34,7 @@ def _cpu(scene: Scene) -> TrainConfig:
     """Few wide levels, narrow networks, small steps: what reaches the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     side, pixel = _box_side(scene), _pixel_footprint(scene)
-    grid = _grid(scene, levels=8, features=4, log2_entries=17 if unbounded else 16, most=2048)
+    grid = _grid(scene, levels=8, features=4, log2_entries=17, most=2048)
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=32),
         occupancy=OccupancyConfig(
