@@ -11,7 +11,7 @@ from raymine.kernels._numba import array, kernel, tasks
 
 
 @kernel
-def _sum(values, first, count, exclusive, reverse, out, n_tasks):
+def _scan(values, first, count, product, exclusive, reverse, out, n_tasks):
     n, channels = first.shape[0], values.shape[1]
     for task in numba.prange(n_tasks):
         for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
@@ -19,29 +19,12 @@ def _sum(values, first, count, exclusive, reverse, out, n_tasks):
             if reverse:
                 begin, step = first[r] + count[r] - 1, -1
             for c in range(channels):
-                total = np.float64(0.0)
+                total = np.float64(1.0 if product else 0.0)
                 for k in range(count[r]):
                     i = begin + k * step
-                    # The value is kept before it is added: an exclusive sum is never a difference.
+                    # The value is kept before it changes: what is exclusive is never a difference or a quotient.
                     before = total
-                    total += values[i, c]
-                    out[i, c] = before if exclusive else total
-
-
-@kernel
-def _product(values, first, count, exclusive, reverse, out, n_tasks):
-    n, channels = first.shape[0], values.shape[1]
-    for task in numba.prange(n_tasks):
-        for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
-            begin, step = first[r], 1
-            if reverse:
-                begin, step = first[r] + count[r] - 1, -1
-            for c in range(channels):
-                total = np.float64(1.0)
-                for k in range(count[r]):
-                    i = begin + k * step
-                    before = total
-                    total *= values[i, c]
+                    total = total * values[i, c] if product else total + values[i, c]
                     out[i, c] = before if exclusive else total
 
 
@@ -66,8 +49,8 @@ def scan(
 ) -> Tensor:
     """As `reference.scan`, without a graph."""
     out = np.full(tuple(values.shape), fill, array(values).dtype)
-    run = _product if product else _sum
-    run(array(values), array(first), array(count), exclusive, reverse, out, tasks(first.shape[0], 64))
+    n_tasks = tasks(first.shape[0], 64)
+    _scan(array(values), array(first), array(count), product, exclusive, reverse, out, n_tasks)
     return torch.from_numpy(out)
 
 
