@@ -22,6 +22,7 @@ from raymine.fused.trainer import FusedTrainer
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
 from raymine.mining import HardConfig, Miner, MiningConfig
+from raymine.mining.draw import systematic
 from raymine.pixels import PixelConfig, draw_uniform
 from raymine.rays import CameraRig
 from raymine.step import TrainConfig, create_state
@@ -135,15 +136,18 @@ def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> 
     trainer.judge()
     trainer.select()
     b, n, chosen = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.buffers.n_chosen)
-    expected = Miner(hard, images=len(trainer.data.rig)).choose_by_size(b.size[:n].cpu(), seed=3, step=0)
     assert 0 < chosen < n
     index, weight = b.index[:chosen].long().cpu(), b.weight[:chosen].cpu()
-    if DEVICE.type == "cuda":
-        # Sums in another order: where one lies within rounding of a whole number, its neighbour is chosen.
-        both = torch.isin(index, expected.index)
-        assert int((~both).sum()) + abs(chosen - len(expected.index)) <= 2 + chosen // 100
-        index, weight = index[both], weight[both]
-        same = torch.isin(expected.index, index)
-        expected = replace(expected, index=expected.index[same], weight=expected.weight[same])
+    size = b.size[:n].cpu()
+    expected = Miner(hard, images=len(trainer.data.rig)).choose_by_size(size, seed=3, step=0)
+    if draw == "systematic":
+        # Where a running total passes whole numbers hangs on the last bit of b / sum of sizes, which a GPU adds up in
+        # another order: that factor to rounding, and with the one in use the same choice to the sample.
+        factor = trainer.control[0].cpu()
+        assert float(factor) == pytest.approx(float(expected.budget / size.double().sum()), rel=1e-4)
+        number = (philox_reference.words(3, 0, 6, 1, torch.device("cpu"))[0] >> 8) * 2.0**-24
+        taken, chance = systematic(size, factor, number)
+        share = 1 / chance[taken] if reweight == "unbiased" else torch.ones_like(chance[taken])
+        expected = replace(expected, index=taken.nonzero()[:, 0], weight=share)
     assert torch.equal(index, expected.index)
     assert torch.allclose(weight, expected.weight, rtol=1e-3)
