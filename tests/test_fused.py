@@ -259,6 +259,23 @@ def test_a_step_that_is_not_finite_changes_no_parameter() -> None:
     assert not trainer.table_grad.any()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_activations_beyond_float16_do_not_stop_training() -> None:
+    trainer = trainer_for()
+    field = trainer.state.field
+    first, second = field.colour_layers[:2]
+    with torch.no_grad():
+        for layer in (first, second):
+            layer *= 1e4
+    trainer.reload()
+    before = field.table.detach().clone()
+    (report,) = trainer.advance(1)
+    view = trainer.buffers.harmonics[: report.rays].float()
+    assert ((view @ first[field.config.geometry :]).relu() @ second).max() > 2 * 65504
+    assert report.finite
+    assert not torch.equal(field.table.detach(), before)
+
+
 def learn(config: TrainConfig, steps: int, horizon: int = 0) -> tuple[FusedTrainer, list[StepReport]]:
     data = data_on(DEVICE)
     state = create_state(config, data, seed=0, device=DEVICE)

@@ -27,6 +27,7 @@ TILE = 64
 
 _SH: tl.constexpr = tl.constexpr(WIDTH)
 _CAP: tl.constexpr = tl.constexpr(CAP)
+_MOST: tl.constexpr = tl.constexpr(65504.0)
 
 
 class Shape(NamedTuple):
@@ -113,6 +114,18 @@ def _along(rays, ray, t, live, low, UNBOUNDED: tl.constexpr):
 
 
 @triton.jit
+def _relu(x):
+    """As float16, at most the largest there is: infinity would be NaN a layer further, and stay."""
+    return tl.minimum(tl.maximum(x, 0.0), _MOST).to(tl.float16)
+
+
+@triton.jit
+def _half(x):
+    """As float16, with `_relu`'s limit on both sides."""
+    return tl.minimum(tl.maximum(x, -_MOST), _MOST).to(tl.float16)
+
+
+@triton.jit
 def _column0(matrix, GP: tl.constexpr):
     """Column 0 of a block [n, GP]."""
     return tl.sum(tl.where(tl.arange(0, GP)[None, :] == 0, matrix, 0.0), 1)
@@ -172,14 +185,14 @@ def infer(
         )
         found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
         encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
-        hidden = tl.maximum(tl.dot(encoding, w1), 0.0).to(tl.float16)
+        hidden = _relu(tl.dot(encoding, w1))
         geometry = tl.dot(hidden, w2)
         view = tl.load(harmonics + owner[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
-        hidden = tl.dot(geometry.to(tl.float16), w3)
-        hidden = tl.maximum(tl.dot(view, w3v, hidden), 0.0).to(tl.float16)
+        hidden = tl.dot(_half(geometry), w3)
+        hidden = _relu(tl.dot(view, w3v, hidden))
         for m in tl.static_range(MIDDLE):
             w4 = _layer(weights + at3 + (G + _SH) * H + m * H * H, H, H, HP, HP)
-            hidden = tl.maximum(tl.dot(hidden, w4), 0.0).to(tl.float16)
+            hidden = _relu(tl.dot(hidden, w4))
         colour = tl.dot(hidden, w5)
         o = tl.arange(0, 16)
         raw = _column0(geometry, GP)
@@ -207,7 +220,7 @@ def _density_of(
     )
     found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
     encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
-    hidden = tl.maximum(tl.dot(encoding, _layer(weights, L * F, H, LP * F, HP)), 0.0).to(tl.float16)
+    hidden = _relu(tl.dot(encoding, _layer(weights, L * F, H, LP * F, HP)))
     return _column0(tl.dot(hidden, _layer(weights + L * F * H, H, G, HP, GP)), GP)
 
 
@@ -258,10 +271,10 @@ def train(
         )
         found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
         encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
-        h1 = tl.maximum(tl.dot(encoding, w1), 0.0).to(tl.float16)
-        geometry = tl.dot(h1, w2).to(tl.float16)
+        h1 = _relu(tl.dot(encoding, w1))
+        geometry = _half(tl.dot(h1, w2))
         view = tl.load(harmonics + ray[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
-        h3 = tl.maximum(tl.dot(view, w3v, tl.dot(geometry, w3)), 0.0).to(tl.float16)
+        h3 = _relu(tl.dot(view, w3v, tl.dot(geometry, w3)))
         # Backward: g is the gradient of what stands before it in the chain.
         colour = tl.load(
             output_grad + i[:, None] * 4 + o16[None, :], mask=live[:, None] & (o16[None, :] < 3), other=0.0
@@ -272,12 +285,12 @@ def train(
             _add_layer(out + at5, tl.dot(tl.trans(h3), g), H, 3, HP, 16)
             g = tl.where(h3 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
         else:
-            h4 = tl.maximum(tl.dot(h3, w4), 0.0).to(tl.float16)
+            h4 = _relu(tl.dot(h3, w4))
             if MIDDLE == 1:
                 _add_layer(out + at5, tl.dot(tl.trans(h4), g), H, 3, HP, 16)
                 g = tl.where(h4 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
             else:
-                h4b = tl.maximum(tl.dot(h4, w4b), 0.0).to(tl.float16)
+                h4b = _relu(tl.dot(h4, w4b))
                 _add_layer(out + at5, tl.dot(tl.trans(h4b), g), H, 3, HP, 16)
                 g = tl.where(h4b > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
                 _add_layer(out + at4 + H * H, tl.dot(tl.trans(h4), g), H, H, HP, HP)
