@@ -30,7 +30,7 @@ import nerfacc  # noqa: E402
 import tinycudann as tcnn  # noqa: E402
 
 SMALL = {"n_levels": 8, "n_features_per_level": 4, "log2_hashmap_size": 15, "per_level_scale": 1.5}
-LARGE = {"n_levels": 16, "n_features_per_level": 2, "log2_hashmap_size": 19, "per_level_scale": 1.4473}
+LARGE = {"n_levels": 16, "n_features_per_level": 2, "log2_hashmap_size": 20, "per_level_scale": 1.32}
 
 
 class Field(torch.nn.Module):
@@ -67,6 +67,26 @@ class Field(torch.nn.Module):
         return self.head(torch.cat((view.float(), features), -1)).float(), density
 
 
+class Images:
+    """All training images on the device, where a step finds its pixels without the host."""
+
+    def __init__(self, data: TrainData, device: torch.device) -> None:
+        count = len(data.rig)
+        self.pixels = torch.cat(
+            [torch.from_numpy(data.images.image(i).reshape(-1, 4)).to(device) for i in range(count)]
+        )
+        self.sizes = torch.from_numpy(data.images.sizes).to(device)
+        areas = self.sizes.prod(1)
+        self.first = areas.cumsum(0) - areas
+
+    def draw(self, n: int) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Image, x and y [n] of random pixels, and their colours and opacities [n, 4]."""
+        image = torch.randint(len(self.sizes), (n,), device=self.sizes.device)
+        height, width = self.sizes[image].unbind(1)
+        y, x = ((torch.rand(n, device=self.sizes.device) * side).long() for side in (height, width))
+        return (image, x, y), self.pixels[self.first[image] + y * width + x] / 255
+
+
 def render(
     field: Field, estimator: nerfacc.OccGridEstimator, rays: tuple[Tensor, Tensor], step: float, **options: Any
 ) -> tuple[Tensor, int]:
@@ -99,7 +119,7 @@ def score(field: Field, estimator: nerfacc.OccGridEstimator, views: TrainData, s
     scores = []
     for index in range(len(views.rig)):
         rays = views.rig.rays_for_image(index)
-        chunks = zip(rays.origins.split(8192), rays.directions.split(8192), strict=True)
+        chunks = zip(rays.origins.split(1 << 15), rays.directions.split(1 << 15), strict=True)
         shown = torch.cat([render(field, estimator, chunk, step, background=white)[0] for chunk in chunks])
         rgba = torch.from_numpy(views.images.image(index).copy()).to(shown.device).reshape(-1, 4) / 255
         truth = torch.lerp(white.expand(len(rgba), 3), rgba[:, :3], rgba[:, 3:])
@@ -126,17 +146,15 @@ def train(options: argparse.Namespace, scene: Scene, data: TrainData, views: Tra
         ]
     )
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=cuda)
-    sizes, rays = torch.from_numpy(data.images.sizes), 256
+    images, rays = Images(data, device), 256
     began = time.perf_counter()
     for step in range(options.steps):
         estimator.train()
         estimator.update_every_n_steps(
             step=step, occ_eval_fn=lambda points: field.density(points)[0] * step_size, occ_thre=1e-2
         )
-        image = torch.randint(len(sizes), (rays,))
-        y, x = ((torch.rand(rays) * sizes[image, axis]).long() for axis in (0, 1))
-        rgba = data.images.gather(image, y, x)[0].to(device)
-        batch = data.rig.rays_for_pixels(*(part.to(device) for part in (image, x, y)))
+        (image, x, y), rgba = images.draw(rays)
+        batch = data.rig.rays_for_pixels(image, x, y)
         background = torch.rand(rays, 3, device=device)
         colour, used = render(
             field, estimator, (batch.origins, batch.directions), step_size, background=background, stratified=True

@@ -17,6 +17,7 @@ from torch import Tensor
 from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
 from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
@@ -156,6 +157,17 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
         moved = 12 * n + 17 * numbers + 4 * table.numel()
         return Case(direction, shapes, moved, ROUNDING, prepare)
     return Case(direction, shapes, 24 * n + 9 * numbers, JUMPS, prepare)
+
+
+def harmonics_of_directions(sizes: Sizes) -> Case:
+    """Of degree 4, as most fields use."""
+    direction, degree = _Draws(sizes).unit(sizes.samples), 4
+
+    def run() -> Named:
+        return {"harmonics": harmonics(direction, degree)}
+
+    shapes = {"samples": sizes.samples, "degree": degree}
+    return Case("forward", shapes, (12 + 4 * degree**2) * sizes.samples, ROUNDING, lambda: run)
 
 
 def march_rays(sizes: Sizes) -> Case:
@@ -432,6 +444,7 @@ _WAYS = ("forward", "backward to table", "backward to positions")
 MAKERS: dict[str, tuple[Maker, ...]] = {
     "philox": (philox_words,),
     "hash_grid": tuple(partial(hash_grid, way, *shape) for shape in _GRIDS for way in _WAYS),
+    "harmonics": (harmonics_of_directions,),
     "mlp": (partial(perceptron, "forward, fp16"), partial(perceptron, "backward, fp16")),
     "march": (march_rays,),
     "traverse": (partial(traverse_rays, "even steps", 0.0), partial(traverse_rays, "cone", 0.004)),

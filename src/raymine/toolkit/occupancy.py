@@ -302,10 +302,9 @@ def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: flo
     seen = visible(optical, unit, early_stop, -math.inf)
     if faint > 0:
         seen &= opaque | ((value if alpha else -torch.expm1(-optical)) >= faint)
-    first, count = pack_counts(
-        torch.zeros_like(samples.count).index_add_(0, samples.ray_id[seen], torch.ones_like(samples.ray_id[seen]))
-    )
-    return Samples(samples.t_start[seen], samples.t_end[seen], samples.ray_id[seen], first, count)
+    count = torch.zeros_like(samples.count).index_add_(0, samples.ray_id, seen.to(samples.count.dtype))
+    kept = seen.nonzero()[:, 0]  # the one wait for the device
+    return Samples(samples.t_start[kept], samples.t_end[kept], samples.ray_id[kept], *pack_counts(count))
 
 
 def nested_boxes(box: Tensor, levels: int) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from raymine.compat.tinycudann.encoder import Encoder
 from raymine.compat.tinycudann.grids import GridEncoder
-from raymine.compat.tinycudann.harmonics import MOST_DEGREE, harmonics
 from raymine.compat.tinycudann.options import Options, next_multiple
 from raymine.errors import ConfigError
+from raymine.kernels.harmonics.op import MOST_DEGREE, harmonics
 
 REDUCTIONS = ("Concatenation", "Sum", "Product")
 

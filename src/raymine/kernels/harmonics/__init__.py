@@ -1,0 +1,1 @@
+"""Spherical harmonics of directions."""

@@ -1,0 +1,52 @@
+"""Spherical harmonics in Triton: a thread takes a direction, and its columns never leave the registers in between.
+
+With the norms inside, the recurrence of the reference reads, c_m being the part of x and y,
+
+    Q_00 = 1 / sqrt(4 pi),    Q_{m+1,m+1} = -sqrt((2 m + 3) / (2 m + 2)) Q_mm, times sqrt(2) where m = 0
+    Q_{l+1,m} = sqrt((4 k - 1) / (k - m^2)) z Q_lm - sqrt((l^2 - m^2) (2 l + 3) / ((2 l - 1) (k - m^2))) Q_{l-1,m}
+
+with k = (l + 1)^2, and column l^2 + l +- m is Q_lm c_m.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 256
+_FLAT: tl.constexpr = tl.constexpr(0.28209479177387814)
+"""1 / sqrt(4 pi)"""
+
+
+@triton.jit(do_not_specialize=["n"])
+def _harmonics(direction, out, n, DEGREE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = i < n
+    x = tl.load(direction + i * 3, mask=live, other=0.0)
+    y = tl.load(direction + i * 3 + 1, mask=live, other=0.0)
+    z = tl.load(direction + i * 3 + 2, mask=live, other=0.0)
+    row = out + i * (DEGREE * DEGREE)
+    cosine, sine, top = x * 0 + 1.0, x * 0, x * 0 + _FLAT
+    for m in tl.static_range(DEGREE):
+        below, here = z * 0, top
+        for l in tl.static_range(m, DEGREE):
+            tl.store(row + (l * l + l + m), here * cosine, mask=live)
+            if m > 0:
+                tl.store(row + (l * l + l - m), here * sine, mask=live)
+            k = (l + 1) * (l + 1)
+            up = tl.sqrt((4 * k - 1) / (k - m * m))
+            down = tl.sqrt((l * l - m * m) * (2 * l + 3) / ((2 * l - 1) * (k - m * m)))
+            below, here = here, up * z * here - down * below
+        cosine, sine = x * cosine - y * sine, x * sine + y * cosine
+        top *= -tl.sqrt((2 * m + 3) / (2 * m + 2) * (2.0 if m == 0 else 1.0))
+
+
+def harmonics(direction: Tensor, degree: int) -> Tensor:
+    """As `reference.harmonics`, for float32."""
+    n = direction.shape[0]
+    out = torch.empty(n, degree**2, device=direction.device)
+    if n:
+        _harmonics[(triton.cdiv(n, _BLOCK),)](direction.contiguous(), out, n, DEGREE=degree, BLOCK=_BLOCK)
+    return out

@@ -1,0 +1,67 @@
+"""Spherical harmonics: the kernel against the reference, which tests of tiny-cuda-nn's encodings hold to formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import TRITON_DEVICE
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.harmonics import reference
+from raymine.kernels.harmonics.op import MOST_DEGREE, harmonics
+
+
+def directions(n: int) -> Tensor:
+    return torch.nn.functional.normalize(torch.randn(n, 3), dim=-1).to(TRITON_DEVICE)
+
+
+@pytest.fixture
+def poisoned_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: real(*size, **options).fill_(torch.nan))
+
+
+@pytest.mark.parametrize("degree", range(1, MOST_DEGREE + 1))
+@pytest.mark.parametrize("n", [0, 1, 257, 600])
+def test_the_kernel_is_the_reference(degree: int, n: int, poisoned_torch: None) -> None:
+    at = directions(n)
+    with dispatch.force("gpu"):
+        got = harmonics(at, degree)
+    expected = reference.harmonics(at.double(), degree)
+    assert got.shape == (n, degree**2)
+    assert got.dtype == torch.float32
+    assert torch.allclose(got.double(), expected, atol=2e-6)
+
+
+def test_inputs_in_another_order_of_memory_and_not_finite_ones() -> None:
+    at = directions(40).T.contiguous().T
+    at[3, 1] = torch.nan
+    with dispatch.force("gpu"):
+        got = harmonics(at, 4)
+    assert got[3, 1:].isnan().any()
+    rest = torch.arange(40, device=at.device) != 3
+    assert torch.allclose(got[rest], reference.harmonics(at, 4)[rest], atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_gradients_are_those_of_the_reference(kind: torch.dtype) -> None:
+    at = directions(30).to(kind)
+    grads = []
+    for function in (harmonics, reference.harmonics):
+        leaf = at.clone().requires_grad_()
+        with dispatch.force("gpu"):
+            out = function(leaf, 5)
+        grads += torch.autograd.grad(out.square().sum() + out[:, 3].sum(), leaf)
+    assert torch.equal(*grads)
+    with torch.no_grad(), dispatch.force("gpu"):
+        assert torch.allclose(harmonics(at.requires_grad_(), 5), reference.harmonics(at, 5), atol=2e-6)
+
+
+def test_errors_name_the_rule() -> None:
+    with pytest.raises(ConfigError, match=r"shape \[n, 3\], got torch.float32 of shape \[4, 2\]"):
+        harmonics(torch.zeros(4, 2), 4)
+    for degree in (0, MOST_DEGREE + 1):
+        with pytest.raises(ConfigError, match=f"1 .. {MOST_DEGREE}, got {degree}"):
+            harmonics(torch.zeros(4, 3), degree)
