@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from raymine import pictures
 from raymine.contracts import Bounds, Camera, Frame, Rays, Rendered, Scene
 from raymine.errors import ConfigError, MissingExtraError, ResourceError
 from raymine.export import (
@@ -362,8 +361,8 @@ def test_mp4_interrupted_keeps_the_old_video(tmp_path: Path, monkeypatch: pytest
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pictures.os, "replace", no_space)
-    with pytest.raises(ResourceError, match="No space left on the disk"):
+    monkeypatch.setattr(os, "replace", no_space)
+    with pytest.raises(ResourceError, match="Cannot write the video: no space left on the disk"):
         write_mp4(frames, target)
     monkeypatch.undo()
     monkeypatch.setattr(video, "count_frames", lambda path: 2)

@@ -104,10 +104,10 @@ def test_write_png_round_trip_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "No space left on the disk while writing"),
-        (errno.EACCES, "No permission to write"),
-        (errno.EROFS, "No permission to write"),
-        (errno.EIO, "Cannot write"),
+        (errno.ENOSPC, "Cannot write the picture: no space left on the disk"),
+        (errno.EACCES, "Cannot write the picture: no permission"),
+        (errno.EROFS, "Cannot write the picture: no permission"),
+        (errno.EIO, "Cannot write the picture"),
     ],
 )
 def test_failed_write_keeps_the_old_file(

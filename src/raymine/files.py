@@ -59,28 +59,38 @@ class AtomicFile:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, what: str) -> Iterator[AtomicFile]:
-    """Write `path` as a whole or not at all: temporary file, fsync, rename, fsync of the folder.
+def replacing(path: Path, what: str, *, durable: bool = False) -> Iterator[Path]:
+    """A temporary path beside `path`, for a writer of its own; when the block succeeds it becomes `path`.
 
     `what` names the deed in errors ("write the checkpoint"). On any failure the temporary file is removed and `path`
-    keeps its old content; an `OSError` becomes a `ResourceError`.
+    keeps its old content; an `OSError` becomes a `ResourceError`. Missing parent folders are made. durable: the rename
+    survives a power cut, which costs a wait for the disk.
     """
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
     try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
-        try:
-            yield AtomicFile(descriptor)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temp
         os.replace(temp, path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         raise resource_error(error, what, path) from error
     finally:
         # After success the temporary name no longer exists.
         with contextlib.suppress(OSError):
             temp.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, what: str) -> Iterator[AtomicFile]:
+    """Write `path` as a whole or not at all, as `replacing`, and have the bytes on the disk before the rename."""
+    with replacing(path, what, durable=True) as temp:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            yield AtomicFile(descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

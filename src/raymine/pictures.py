@@ -6,21 +6,14 @@ temporary name in its own folder and renamed, so that a reader never meets half 
 
 from __future__ import annotations
 
-import errno
-import itertools
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from raymine.errors import ResourceError
-
-_SERIAL = itertools.count()
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+from raymine.files import replacing
 
 
 def to_uint8(image: np.ndarray) -> np.ndarray:
@@ -152,40 +145,10 @@ def _fitted(
     return text
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; when the block succeeds it becomes `path`, when it fails it is removed.
-
-    A full disk or a missing permission becomes a `ResourceError`; missing parent folders are made.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_SERIAL)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _as_resource_error(error, path) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _as_resource_error(error: OSError, path: Path) -> ResourceError:
-    if error.errno in _NO_SPACE:
-        return ResourceError(
-            f"No space left on the disk while writing {path}.", hint="Free some space, or write to another disk."
-        )
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        return ResourceError(
-            f"No permission to write {path}.", hint=f"Make {path.parent} writable, or choose another output folder."
-        )
-    return ResourceError(f"Cannot write {path}: {error.strerror or error}.", hint="Choose another output path.")
-
-
 def write_png(path: Path, image: np.ndarray) -> None:
     """Write a [H, W, 3] picture (uint8, or float in 0..1) as PNG, atomically."""
     if image.ndim != 3 or image.shape[-1] != 3:
         raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
-    with replacing(path) as temporary:
+    with replacing(path, "write the picture") as temporary:
         # Level 3 against the default 6 on an 800x800 rendering: 68 against 210 ms, 0.87 against 0.78 MB.
         Image.fromarray(np.ascontiguousarray(to_uint8(image))).save(temporary, format="PNG", compress_level=3)

@@ -12,6 +12,7 @@ import numpy as np
 
 from raymine import pictures
 from raymine.errors import ConfigError, MissingExtraError, ResourceError
+from raymine.files import replacing
 
 from .frames import FramePictures
 
@@ -68,7 +69,7 @@ def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Wri
         raise ConfigError(f"--fps must be between 0.1 and 1000, got {fps}.")
     if not 0 <= crf <= 51:
         raise ConfigError(f"`crf` must be between 0 and 51, got {crf}.")
-    with pictures.replacing(path) as temporary:
+    with replacing(path, "write the video") as temporary:
         writer = Mp4Writer(av, temporary, Fraction(fps).limit_denominator(1001), crf)
         try:
             try:
