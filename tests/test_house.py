@@ -17,8 +17,8 @@ ROOT = Path(raymine.__file__).parent
 
 LAYERS = [
     {"errors", "_version"},
-    {"contracts", "kernels", "pictures", "files"},
-    {"cameras"},
+    {"contracts", "kernels", "files"},
+    {"cameras", "pictures"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"toolkit"},
     {"step"},

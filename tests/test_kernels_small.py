@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from conftest import TRITON_DEVICE
 from raymine.errors import ConfigError
@@ -84,6 +85,28 @@ def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool, backend: str
     for a, b in zip(states[backend], states["reference"], strict=True):
         assert torch.allclose(a.cpu(), b, rtol=1e-4, atol=1e-6)
     assert torch.allclose(states[backend][0].cpu(), leaf.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch.Backend, by_rows: bool) -> None:
+    device = device_of(backend)
+    start, grad = torch.randn(40, 2, device=device), torch.randn(40, 2, device=device)
+    rows, rates = torch.randperm(40, device=device), Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 2)
+
+    def after(gate: bool | None, grad: Tensor) -> list[Tensor]:
+        p, m, v = start.clone(), start.sin(), start.square()
+        told = None if gate is None else torch.tensor(gate, device=device)
+        with dispatch.force(backend):
+            if by_rows:
+                update_rows(p, rows, grad, m, v, rates, gate=told)
+            else:
+                update(p, grad, m, v, rates, gate=told)
+        return [p, m, v]
+
+    closed = after(False, grad.where(grad > 0, torch.nan))
+    assert all(map(torch.equal, closed, [start, start.sin(), start.square()]))
+    assert all(map(torch.equal, after(True, grad), after(None, grad)))
 
 
 def test_adam_refuses_what_it_cannot_update_in_place() -> None:

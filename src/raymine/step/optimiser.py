@@ -68,32 +68,32 @@ class Optimiser:
     def _beta1(self, name: str) -> float:
         return self.config.table_beta1 if name.endswith("table") else self.config.beta1
 
-    def finite(self, loss: Tensor) -> bool:
-        """Whether the loss [] and every gradient are finite: one sum, which is finite only if nothing in it is not.
+    def gate(self, loss: Tensor) -> Tensor:
+        """[] bool: whether the loss [] and every gradient are finite. Nothing waits for it.
 
-        A single number is read from the device, so that it is waited for once.
+        One sum, which is finite only if nothing in it is not.
         """
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         sums = (grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
-        return bool(torch.isfinite(sum(sums, loss.detach())))
+        return torch.isfinite(sum(sums, loss.detach()))
 
     def clear(self) -> None:
         """Forget the gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def step(self, rate: float) -> None:
-        """Apply the gradients, which must be finite, and forget them."""
-        self.updates += 1
+    def step(self, rate: float, gate: Tensor) -> None:
+        """Apply the gradients where the gate is open, and forget them. Whoever reads the gate counts the update."""
         c = self.config
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
             sparse = name.endswith("table")
-            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates)
+            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates + 1)
+            first, second = self.first.get(name), self.second[name]
             if parameter.grad.is_sparse:
                 rows, grad = parameter.grad._indices()[0], parameter.grad._values()
-                update_rows(parameter, rows, grad, self.first.get(name), self.second[name], rates)
-                continue
-            update(parameter, parameter.grad, self.first.get(name), self.second[name], rates, sparse=sparse)
+                update_rows(parameter, rows, grad, first, second, rates, gate=gate)
+            else:
+                update(parameter, parameter.grad, first, second, rates, sparse=sparse, gate=gate)
         self.clear()

@@ -43,25 +43,26 @@ def train_step(state: TrainState, data: TrainData) -> StepReport:
     if state.pixels.learns:
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
 
-    finite = state.optimiser.finite(loss.total)
+    gate = state.optimiser.gate(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
-    if finite:
-        state.optimiser.step(rate)
-    else:
-        state.optimiser.clear()
+    state.optimiser.step(rate, gate)
     state.step += 1
     if state.average is not None:
         state.average.follow(state.field, state.step)
     state.rays = next_ray_count(state, len(rays), marched)
-    return StepReport(
-        step, float(loss.total.detach()), float(loss.mse), len(rays), marched, trained, rate, finite, extra
-    )
+    # All that is read from the device, at once.
+    told = torch.stack([part.detach().double() for part in (gate, loss.total, loss.mse, *extra.values())])
+    finite, total, mse, *rest = told.tolist()
+    state.optimiser.updates += int(finite)
+    numbers = dict(zip(extra, rest, strict=True))
+    return StepReport(step, total, mse, len(rays), marched, trained, rate, finite > 0, numbers)
 
 
 def backward(
     state: TrainState, rays: Rays, samples: Samples, wanted: Wanted
-) -> tuple[LossReport, int, dict[str, float]]:
-    """Loss of the rays and its gradient in the parameters, through the samples that the policy trains on."""
+) -> tuple[LossReport, int, dict[str, Tensor]]:
+    """Loss of the rays and its gradient in the parameters, through the samples that the policy trains on; how many they
+    are, and the numbers [] of a miner."""
     mining = state.config.mining
     look, learn, scale = ways_to_ask(state.config, state.field)
 
@@ -88,7 +89,7 @@ def backward(
         unscale(state, scale)
     mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
     loss = LossReport(found.loss.sum(), mse, found.error)
-    return loss, len(chosen.index), {"tau": float(chosen.tau), "budget": float(chosen.budget)}
+    return loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget}
 
 
 def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection, scale: float = 1.0) -> None:

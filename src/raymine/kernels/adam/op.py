@@ -11,10 +11,20 @@ from raymine.kernels.adam import reference
 from raymine.kernels.adam.reference import Rates as Rates
 
 
-def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, *, sparse: bool = False) -> None:
+def update(
+    parameter: Tensor,
+    grad: Tensor,
+    m: Tensor | None,
+    v: Tensor,
+    rates: Rates,
+    *,
+    sparse: bool = False,
+    gate: Tensor | None = None,
+) -> None:
     """One step on `parameter` and its moments, in place; all four have one shape and are contiguous.
 
-    m: None if and only if beta1 is 0. With `sparse`, elements whose gradient is exactly 0 are skipped.
+    m: None if and only if beta1 is 0. With `sparse`, elements whose gradient is exactly 0 are skipped. gate [] bool:
+    where it is False nothing changes; a device is not waited for to know it.
     """
     for name, value in (("grad", grad), ("m", m), ("v", v)):
         if value is not None and value.shape != parameter.shape:
@@ -27,16 +37,25 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
         from raymine.kernels.adam import cpu
 
         with dispatch.kernel_lock:
-            cpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse)
+            cpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse, gate)
     elif backend == "gpu" and parameter.dtype == torch.float32:
         from raymine.kernels.adam import gpu
 
-        gpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse)
+        gpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse, gate)
     else:
-        reference.update(parameter.detach(), grad, m, v, rates, sparse)
+        reference.update(parameter.detach(), grad, m, v, rates, sparse, gate)
 
 
-def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
+def update_rows(
+    parameter: Tensor,
+    rows: Tensor,
+    grad: Tensor,
+    m: Tensor | None,
+    v: Tensor,
+    rates: Rates,
+    *,
+    gate: Tensor | None = None,
+) -> None:
     """One step on the `rows` [k] (each at most once) of `parameter` [n, F] and its moments, in place; grad: [k, F].
 
     Elements whose gradient is exactly 0 are skipped, so this equals `update` with `sparse` and a dense gradient.
@@ -49,10 +68,10 @@ def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None,
         from raymine.kernels.adam import cpu
 
         with dispatch.kernel_lock:
-            cpu.update_rows(parameter.detach(), rows.contiguous(), grad.contiguous(), m, v, rates)
+            cpu.update_rows(parameter.detach(), rows.contiguous(), grad.contiguous(), m, v, rates, gate)
     else:
         # On CUDA gathering and scattering the rows is all the cost: a kernel between them gains nothing (0.97x).
-        reference.update_rows(parameter.detach(), rows, grad, m, v, rates)
+        reference.update_rows(parameter.detach(), rows, grad, m, v, rates, gate)
 
 
 def _require_moments(parameter: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:

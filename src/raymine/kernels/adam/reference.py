@@ -28,9 +28,13 @@ class Rates(NamedTuple):
     count: int  # type: ignore[assignment]  # shadows a method of tuple
 
 
-def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
-    """In place."""
+def update(
+    parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool, gate: Tensor | None = None
+) -> None:
+    """In place, unless gate [] is False."""
     live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
+    if gate is not None:
+        live = live & gate
     g = grad + rates.decay * parameter
     new_m = g if m is None else rates.beta1 * m + (1 - rates.beta1) * g
     new_v = rates.beta2 * v + (1 - rates.beta2) * g * g
@@ -42,10 +46,18 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
     v.copy_(torch.where(live, new_v, v))
 
 
-def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
+def update_rows(
+    parameter: Tensor,
+    rows: Tensor,
+    grad: Tensor,
+    m: Tensor | None,
+    v: Tensor,
+    rates: Rates,
+    gate: Tensor | None = None,
+) -> None:
     """In place; as `update` with `sparse` and a gradient that is 0 outside of `rows`. Decay has no place here."""
     part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
-    update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
+    update(part, grad, first, second, rates._replace(decay=0.0), True, gate)
     parameter[rows], v[rows] = part, second
     if m is not None and first is not None:
         m[rows] = first
