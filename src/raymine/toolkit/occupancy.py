@@ -1,9 +1,8 @@
 """Samples where something may be: an occupancy grid of nested boxes that is kept up to date while a field trains.
 
 Symbols: G levels; level g covers the region of interest, scaled by 2^g about its centre, with X x Y x Z cells. A point
-belongs to the finest level that contains it. Candidate k = 0, 1, ... of a ray runs from t(u0 + k) to t(u0 + k + 1),
-where u counts steps (see `kernels/march/spacing.py`), t(u0) is the ray's own near bound and a step has the length
-max(step, cone_angle * t). A candidate is kept when its midpoint lies before the far bound and in an occupied cell.
+belongs to the finest level that contains it. A ray steps from its own near bound on, max(step, cone_angle * t) at
+distance t, and a step is a sample when its middle lies in an occupied cell before the far bound (`kernels/traverse`).
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from raymine.contracts import Samples
 from raymine.errors import ConfigError
 from raymine.kernels.composite.op import Packed, visible
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
-from raymine.toolkit.boxes import intersect
+from raymine.kernels.traverse.op import Grids, Stride, traverse
 from raymine.toolkit.pack import pack_counts
 
 AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -29,16 +26,8 @@ AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
 AtPoints = Callable[[Tensor], Tensor]
 """[n, 3] world positions -> [n] or [n, 1] occupancy: the opacity of one step, or density times step length."""
 
-MOST_STEPS = 1 << 24
-"""Intervals of one ray: float32 tells no more of them apart."""
-
-MOST_CELLS, FINEST = 1 << 27, 512
-"""Cells in all, and a side, up to which a grid is split for the kernels; beyond, plain torch looks cells up."""
-
 OPAQUE = 800.0
 """An optical depth whose transmittance is 0 also in float64."""
-
-_packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 class OccupancyEstimator(torch.nn.Module):
@@ -101,11 +90,13 @@ class OccupancyEstimator(torch.nn.Module):
         bounds = ray_bounds(origins, near, far, t_min, t_max)
         if stratified:
             bounds = bounds[0] + torch.rand_like(bounds[0]) * step, bounds[1]
-        samples = place_samples(origins, directions, self.binaries, self.box, bounds, Spacing(step, cone=cone_angle))
+        grids = Grids(self.binaries, nested_boxes(self.box, self.levels))
+        samples = place_samples(origins, directions, bounds, grids, Stride(step, cone_angle))
         ask = density_fn if density_fn is not None else alpha_fn
         if ask is None or not (early_stop > 0 or alpha_threshold > 0):
             return samples
-        faint = min(alpha_threshold, float(self.occupancies.mean()))
+        # The mean waits for the device, and matters only below a threshold.
+        faint = min(alpha_threshold, float(self.occupancies.mean())) if alpha_threshold > 0 else 0.0
         return keep_visible(samples, ask, early_stop, faint, alpha=alpha_fn is not None)
 
     @torch.no_grad()
@@ -162,123 +153,11 @@ def ray_bounds(
 
 
 def place_samples(
-    origins: Tensor, directions: Tensor, occupied: Tensor, box: Tensor, bounds: tuple[Tensor, Tensor], spacing: Spacing
+    origins: Tensor, directions: Tensor, bounds: tuple[Tensor, Tensor], grids: Grids, stride: Stride
 ) -> Samples:
-    """Packed samples of rays [R, 3] in occupied [G, X, Y, Z]; box [6] is level 0's; bounds are near and far [R].
-
-    A ray with a NaN or an infinity in origin, direction or near bound, a NaN far bound
-    or a direction of zeros gets none, and so does a grid that lies behind the origin.
-    """
-    origins, directions = origins.detach().float(), directions.detach().float()
-    near, far = (bound.detach().float() for bound in bounds)
-    outermost = nested_boxes(box, occupied.shape[0])[-1:]
-    entry, leave, hit = (part[:, 0] for part in intersect(origins, directions, outermost))
-    proper = origins.isfinite().all(-1) & directions.isfinite().all(-1) & near.isfinite() & ~far.isnan()
-    hit = hit & proper & (leave > 0)
-    entry, leave = torch.maximum(entry, near), torch.minimum(leave, far)
-    hit = hit & (leave > entry)
-    # What misses becomes a harmless ray without length: kernels need no rule for NaN or infinity of their own.
-    origins = torch.where(hit[:, None], origins, torch.zeros_like(origins))
-    directions = torch.where(hit[:, None], directions, torch.ones_like(directions))
-    near, entry, leave = (torch.where(hit, part, torch.zeros_like(part)) for part in (near, entry, leave))
-    ahead = _steps_ahead(near, entry, spacing)
-    steps = spacing.count_at(leave.double()) - spacing.count_at(entry.double())
-    if len(steps) and not float(steps.max()) < MOST_STEPS:
-        raise ConfigError(
-            f"steps of {spacing.shortest:g} cut a ray into more than {MOST_STEPS} intervals. Take longer steps, or "
-            "make directions unit length."
-        )
-    grid = packed_grid(occupied, box)
-    if grid is None:
-        first, count, t_start, t_end = _march_anything(
-            origins, directions, occupied, box, (entry, leave, ahead), spacing
-        )
-        return Samples(t_start, t_end, _ids(count), first, count)
-    got = march(origins, directions, entry, leave, grid, spacing, ahead.float())
-    # Where the Triton kernel found fewer than it counted it fills up with intervals without length (see its source).
-    return Samples(got.t_start, got.t_end, got.ray_id.long(), got.first.long(), got.count.long())
-
-
-def _steps_ahead(near: Tensor, entry: Tensor, spacing: Spacing) -> Tensor:
-    """[R] float64 in -1 .. 1: from the count at `entry` to the first candidate whose midpoint lies behind it."""
-    origin, here = spacing.count_at(near.double()), spacing.count_at(entry.double())
-    candidate = origin + torch.ceil(here - origin - 1).clamp_min(0)
-    middle = (spacing.distance_at(candidate) + spacing.distance_at(candidate + 1)) * 0.5
-    return torch.where(middle >= entry, candidate, candidate + 1) - here
-
-
-def packed_grid(occupied: Tensor, box: Tensor) -> Occupancy | None:
-    """The grid as `march` wants it, each cell split evenly until sides agree.
-
-    None where that takes too many cells, or the box has no inside.
-    Remembered for as long as `occupied` lives and is not written to.
-    """
-    tracked = not (occupied.is_inference() or box.is_inference())
-    version = (occupied._version, box._version, box.data_ptr()) if tracked else None
-    known = _packed.get(occupied) if tracked else None
-    if known is not None and known[0] == version:
-        return known[1]
-    levels, *sides = occupied.shape
-    res = math.lcm(*sides, 8)
-    grid = None
-    low, high = box.tolist()[:3], box.tolist()[3:]
-    if res <= FINEST and levels * res**3 <= MOST_CELLS and all(a < b for a, b in zip(low, high, strict=True)):
-        split = occupied
-        for axis, side in enumerate(sides):
-            split = split.repeat_interleave(res // side, axis + 1) if res != side else split
-        grid = pack(split, tuple(low), tuple(high))
-    if tracked:
-        # The box is held on to: as long as it lives, its address belongs to no other.
-        _packed[occupied] = (version, grid, box)
-    return grid
-
-
-def _march_anything(
-    origins: Tensor,
-    directions: Tensor,
-    occupied: Tensor,
-    box: Tensor,
-    along: tuple[Tensor, Tensor, Tensor],
-    spacing: Spacing,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`march` in plain torch for grids of any shape -> first, count [R], t_start, t_end [B]."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    size = 1 << 12
-    for o, d, entry, leave, ahead in zip(*(x.split(size) for x in (origins, directions, *along)), strict=True):
-        start = spacing.count_at(entry.double()) + ahead
-        length = torch.where(leave > entry, spacing.count_at(leave.double()) - start, torch.zeros_like(start))
-        most = int(length.ceil().clamp_min(0).max()) if len(start) else 0
-        counts = torch.zeros_like(entry, dtype=torch.int64)
-        found = [(entry.new_empty(0), entry.new_empty(0), counts[:0])]
-        for k in range(0, most, 256):
-            u = start[:, None] + torch.arange(k, min(k + 256, most), device=o.device)
-            t0, t1 = spacing.distance_at(u).float(), spacing.distance_at(u + 1).float()
-            middle = (t0 + t1) * 0.5
-            keep = (leave > entry)[:, None] & (middle < leave[:, None])
-            keep &= is_occupied(o[:, None] + middle[..., None] * d[:, None], occupied, box)
-            counts += keep.sum(-1)
-            found.append((t0[keep], t1[keep], keep.nonzero()[:, 0]))
-        t0, t1, ids = (torch.cat(column) for column in zip(*found, strict=True))
-        order = torch.sort(ids, stable=True).indices
-        parts.append((t0[order], t1[order], counts))
-    t_start, t_end, counts = (torch.cat(column) for column in zip(*parts, strict=True))
-    first, count = pack_counts(counts)
-    return first, count, t_start, t_end
-
-
-def is_occupied(points: Tensor, occupied: Tensor, box: Tensor) -> Tensor:
-    """[..., 3] -> [...] bool: whether the cell of the finest level that contains a point is occupied."""
-    levels, *sides = occupied.shape
-    unit = (points - (box[:3] + box[3:]) * 0.5) / (box[3:] - box[:3]) * 2
-    reach = unit.abs().amax(-1)
-    inside = reach <= 2.0 ** (levels - 1)
-    level = torch.zeros_like(reach, dtype=torch.int64)
-    for g in range(levels - 1):
-        level += reach > 2.0**g
-    res = torch.tensor(sides, device=points.device)
-    at = ((unit / torch.exp2(level.to(unit.dtype))[..., None] + 1) * 0.5 * res).nan_to_num(0.0).long()
-    x, y, z = torch.minimum(at.clamp_min(0), res - 1).unbind(-1)
-    return occupied[level, x, y, z] & inside
+    """Packed samples of rays [R, 3] between near and far [R] in occupied cells. Rays that are NaN get none."""
+    got = traverse(origins, directions, bounds, grids, stride)
+    return Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
 
 
 def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: float, *, alpha: bool) -> Samples:
@@ -403,7 +282,3 @@ def _project(K: Tensor, c2w: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Te
     local = turn @ points.T - turn @ c2w[:, :, 3:]
     x, y, depth = (K @ local).unbind(1)
     return x / depth, y / depth, depth
-
-
-def _ids(count: Tensor) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(count), device=count.device), count)

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
-from raymine.contracts import Samples
 from raymine.errors import ConfigError
-from raymine.kernels.traverse.op import Grids, Stride, traverse
+from raymine.kernels.traverse.op import Grids, Stride
 from raymine.toolkit import occupancy
-from raymine.toolkit.pack import pack_counts
 
 
 class OccGridEstimator(AbstractEstimator):
@@ -86,8 +84,7 @@ class OccGridEstimator(AbstractEstimator):
         if stratified:
             near = near + torch.rand_like(near) * render_step_size
         grids, stride = Grids(self.binaries, self.aabbs), Stride(render_step_size, cone_angle)
-        got = traverse(rays_o, rays_d, (near, far), grids, stride)
-        samples = Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
+        samples = occupancy.place_samples(rays_o, rays_d, (near, far), grids, stride)
         ask = sigma_fn if sigma_fn is not None else alpha_fn
         if ask is not None and (alpha_thre > 0 or early_stop_eps > 0):
             # The mean waits for the device, and matters only below a threshold.
