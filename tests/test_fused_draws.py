@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import requires_gpu
 from fused_for_tests import (
     CONFIG,
     DEVICE,
@@ -18,6 +19,8 @@ from fused_for_tests import (
 )
 from raymine.contracts import Camera
 from raymine.fused import stages
+from raymine.fused.engine import PlainEngine
+from raymine.fused.rays import DeviceRays
 from raymine.fused.trainer import FusedTrainer
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
@@ -26,7 +29,7 @@ from raymine.mining.draw import systematic
 from raymine.pixels import PixelConfig, draw_uniform
 from raymine.rays import CameraRig
 from raymine.step import TrainConfig, create_state
-from raymine.step.train import draw_batch
+from raymine.step.train import draw_batch, train_step
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
 LENSES = (
@@ -72,6 +75,39 @@ def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40)
     assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
     harmonics = ngp_reference.harmonics(batch.rays.directions)
     assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
+    # A plain step on CUDA takes the same.
+    there = DeviceRays(state, data).batch(state, data)
+    assert there.pixels is None
+    for name in ("origins", "directions", "near", "far"):
+        assert torch.allclose(getattr(there.rays, name), getattr(batch.rays, name), atol=1e-6), name
+    for got, expected in zip(there.wanted, batch.wanted, strict=True):
+        assert got.shape == expected.shape
+        assert torch.allclose(got, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["uniform", "edges"])
+def test_a_plain_step_trains_alike_with_rays_from_the_device(policy: str) -> None:
+    config = replace(CONFIG, pixels=PixelConfig(policy=policy))  # type: ignore[arg-type]
+    data, losses = data_on(DEVICE), []
+    for there in (False, True):
+        state = create_state(config, data, seed=3, device=DEVICE)
+        draw = DeviceRays(state, data).batch if there else None
+        losses.append([train_step(state, data, draw).loss for _ in range(6)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+@requires_gpu
+def test_on_cuda_the_plain_engine_draws_there_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_on(DEVICE)
+
+    def draws_there(policy: str) -> bool:
+        config = replace(CONFIG, pixels=PixelConfig(policy=policy))  # type: ignore[arg-type]
+        return PlainEngine(create_state(config, data, seed=3, device=DEVICE), data, "")._draw is not None
+
+    assert draws_there("edges")
+    assert not draws_there("error")  # learns from pixels, which the host must know
+    monkeypatch.setattr("raymine.fused.engine._IMAGE_SHARE", 0.0)
+    assert not draws_there("edges")
 
 
 def test_masked_pixels_weigh_nothing() -> None:

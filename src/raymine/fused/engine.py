@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from raymine.contracts import Renderer, StepReport
 from raymine.fused.problem import problem_with
+from raymine.kernels.dispatch import triton_problem
 from raymine.step import TrainData, TrainState, train_step
+from raymine.step.train import Draw
 
 if TYPE_CHECKING:
     from raymine.fused.renderer import FusedRenderer
+
+_IMAGE_SHARE = 0.25
+"""Of the device's memory that images may take for a plain step to draw from them there."""
 
 
 class Engine(Protocol):
@@ -45,9 +52,10 @@ class PlainEngine:
 
     def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
         self._state, self._data, self.reason = state, data, reason
+        self._draw = _draw_on_device(state, data)
 
     def advance(self, steps: int) -> list[StepReport]:
-        return [train_step(self._state, self._data)]
+        return [train_step(self._state, self._data, self._draw)]
 
     def renderer(self) -> Renderer:
         return self._state.renderer()
@@ -68,7 +76,7 @@ class FusedEngine:
         from raymine.fused.trainer import FusedTrainer
 
         self._trainer = FusedTrainer(state, data)
-        self.image_bytes: int | None = self._trainer.images.bytes
+        self.image_bytes: int | None = self._trainer.rays.images.bytes
         self._renderer: FusedRenderer | None = None
 
     def advance(self, steps: int) -> list[StepReport]:
@@ -112,6 +120,19 @@ def engine_for(state: TrainState, data: TrainData) -> Engine:
     """The quickest engine that can take the state."""
     problem = problem_with(state.config, state.device.type, training=True)
     return PlainEngine(state, data, problem) if problem else FusedEngine(state, data)
+
+
+def _draw_on_device(state: TrainState, data: TrainData) -> Draw | None:
+    """How a plain step on CUDA draws without the host; None where it cannot, or where images would take too much."""
+    device = state.device
+    if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
+        return None
+    wanted = 5 * int(data.images.sizes.prod(1).sum())  # colours and masks
+    if wanted > _IMAGE_SHARE * torch.cuda.get_device_properties(device).total_memory:
+        return None
+    from raymine.fused.rays import DeviceRays
+
+    return DeviceRays(state, data).batch
 
 
 def renderer_for(state: TrainState) -> Renderer:

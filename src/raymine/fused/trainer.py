@@ -18,16 +18,14 @@ from raymine.contracts import StepReport
 from raymine.fused.buffers import ROOM, TrainBuffers
 from raymine.fused.draws import Course, choose
 from raymine.fused.grid import DeviceGrid
-from raymine.fused.images import DeviceImages, DevicePixels
 from raymine.fused.model import HalfModel, layers_of
+from raymine.fused.rays import DeviceRays
 from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import power_of_two, programs
 from raymine.kernels.adam.gpu import adam
 from raymine.kernels.judge.gpu import judge
 from raymine.kernels.ngp_step.gpu import TILE, train
 from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
-from raymine.kernels.ngp_step.gpu_draw import draw
-from raymine.kernels.philox.gpu import halves
 from raymine.kernels.philox.op import Stream
 from raymine.kernels.select.gpu import select
 from raymine.step import TrainData, TrainState
@@ -56,7 +54,8 @@ class FusedTrainer:
         self._programs = programs(device, 32)
         self._own_parameters()
         self.model = HalfModel(state.field)
-        self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
+        self.rays = DeviceRays(state, data)
+        self.seed = self.rays.seed
         # What the host reads lies together, and is read at once.
         self.told = torch.zeros(RING * ROW + 2, device=device)
         self.rows = self.told[:-2].view(RING, ROW)
@@ -75,8 +74,6 @@ class FusedTrainer:
         self.fixed = FIXED if state.config.deterministic else 0.0
         kind = torch.int64 if self.fixed else torch.float32
         self.table_grad = torch.zeros_like(state.field.table, dtype=kind)
-        self.images = DeviceImages(data, device)
-        self.pixels = DevicePixels(state.pixels, device)
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
         self._scheduled: tuple[float, ...] = ()
@@ -221,14 +218,8 @@ class FusedTrainer:
         self.update()
 
     def draw(self) -> None:
-        b, config = self.buffers, self.state.config
-        opencv, fisheye = self.data.rig.lens_steps
-        draw[(triton.cdiv(b.max_rays, 256),)](
-            self.n_rays, self.seed, self.step, len(self.data.rig), opencv, fisheye, self.images.pixels,
-            self.images.masks, self.images.places, self.images.rig, self.images.background, *self.pixels.arguments,
-            b.rays, b.harmonics, b.wanted, b.jitter, RANDOM=config.random_background, MASKED=self.images.masked,
-            OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=self.pixels.scored, WEIGHED=self.pixels.weighed, BLOCK=256,
-        )  # fmt: skip
+        b = self.buffers
+        self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter)
 
     def judge(self) -> None:
         b, config = self.buffers, self.state.config

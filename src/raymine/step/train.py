@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,18 +30,34 @@ from raymine.step.precision import visiting, ways_to_ask
 from raymine.step.state import TrainState
 
 
-def train_step(state: TrainState, data: TrainData) -> StepReport:
-    """Advance by one step. A step whose loss or gradient is not finite changes no parameter and says so."""
+class Batch(NamedTuple):
+    """The rays of a step, what they should show, and the pixels [R] (on the CPU) that they go through; None where no
+    one is to know, which a sampler that learns must."""
+
+    pixels: Pixels | None
+    rays: Rays
+    wanted: Wanted
+
+
+Draw = Callable[[TrainState, TrainData], Batch]
+"""Draws the batch of the present step."""
+
+
+def train_step(state: TrainState, data: TrainData, draw: Draw | None = None) -> StepReport:
+    """Advance by one step. A step whose loss or gradient is not finite changes no parameter and says so.
+
+    draw: `draw_batch`, or what draws the same in another way.
+    """
     config, step = state.config, state.step
     if state.sampler.due(step):
         update_occupancy(state)
-    batch = draw_batch(state, data)
+    batch = (draw or draw_batch)(state, data)
     rays = batch.rays
     jitter = uniform(state.seed, step, Stream.JITTER, (len(rays),), state.device)
     samples = state.sampler.sample(rays, jitter)
     marched = len(samples)
     loss, trained, extra = backward(state, rays, samples, batch.wanted)
-    if state.pixels.learns:
+    if state.pixels.learns and batch.pixels is not None:
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
 
     gate = state.optimiser.gate(loss.total)
@@ -111,14 +128,6 @@ def unscale(state: TrainState, scale: float) -> None:
     for parameter in state.optimiser.parameters.values():
         if parameter.grad is not None:
             parameter.grad.mul_(1 / scale)
-
-
-class Batch(NamedTuple):
-    """The rays of a step, what they should show, and the pixels [R] (on the CPU) that they go through."""
-
-    pixels: Pixels
-    rays: Rays
-    wanted: Wanted
 
 
 def draw_batch(state: TrainState, data: TrainData) -> Batch:

@@ -1,0 +1,53 @@
+"""The rays of a step, drawn where they are needed: for the fused step, and for a plain one on CUDA."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from raymine.contracts import Rays
+from raymine.fused.images import DeviceImages, DevicePixels
+from raymine.kernels.judge.op import Wanted
+from raymine.kernels.ngp_step.gpu_draw import draw
+from raymine.kernels.philox.gpu import halves
+from raymine.step import TrainData, TrainState
+from raymine.step.train import Batch
+
+_BLOCK = 256
+
+
+class DeviceRays:
+    """Images, cameras and cells on the device of a state. Draws are those of `step.train.draw_batch`."""
+
+    def __init__(self, state: TrainState, data: TrainData) -> None:
+        device = state.device
+        self._rig, self._random = data.rig, state.config.random_background
+        self.images, self._pixels = DeviceImages(data, device), DevicePixels(state.pixels, device)
+        self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
+        self._now = torch.zeros(2, dtype=torch.int32, device=device)
+
+    def fill(
+        self, n_rays: Tensor, step: Tensor, rays: Tensor, harmonics: Tensor, wanted: Tensor, jitter: Tensor
+    ) -> None:
+        """The first n_rays [1] of rays [R, 8], harmonics [R, 16], wanted [R, 8] and jitter [R], for step [1]."""
+        images, pixels = self.images, self._pixels
+        opencv, fisheye = self._rig.lens_steps
+        draw[(triton.cdiv(len(rays), _BLOCK),)](
+            n_rays, self.seed, step, len(self._rig), opencv, fisheye, images.pixels, images.masks, images.places,
+            images.rig, images.background, *pixels.arguments, rays, harmonics, wanted, jitter, RANDOM=self._random,
+            MASKED=images.masked, OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=pixels.scored, WEIGHED=pixels.weighed,
+            BLOCK=_BLOCK,
+        )  # fmt: skip
+
+    def batch(self, state: TrainState, data: TrainData) -> Batch:
+        """As `draw_batch`, without the pixels."""
+        n, device = state.rays, state.device
+        rays, wanted = torch.empty(n, 8, device=device), torch.empty(n, 8, device=device)
+        harmonics = torch.empty(n, 16, dtype=torch.float16, device=device)
+        for place, number in zip(self._now, (n, state.step), strict=True):
+            place.fill_(number)
+        self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device))
+        origins, directions, near, far = (part.contiguous() for part in rays.split((3, 3, 1, 1), 1))
+        colour, background, weight, _ = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
+        return Batch(None, Rays(origins, directions, near[:, 0], far[:, 0]), Wanted(colour, background, weight[:, 0]))
