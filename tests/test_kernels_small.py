@@ -92,16 +92,16 @@ def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool, backend: str
 def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch.Backend, by_rows: bool) -> None:
     device = device_of(backend)
     start, grad = torch.randn(40, 2, device=device), torch.randn(40, 2, device=device)
-    rows, rates = torch.randperm(40, device=device), Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 2)
+    rows = torch.randperm(40, device=device)
 
     def after(gate: bool | None, grad: Tensor) -> list[Tensor]:
         p, m, v = start.clone(), start.sin(), start.square()
-        told = None if gate is None else torch.tensor(gate, device=device)
+        rates = Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 2, None if gate is None else torch.tensor(gate, device=device))
         with dispatch.force(backend):
             if by_rows:
-                update_rows(p, rows, grad, m, v, rates, gate=told)
+                update_rows(p, rows, grad, m, v, rates)
             else:
-                update(p, grad, m, v, rates, gate=told)
+                update(p, grad, m, v, rates)
         return [p, m, v]
 
     closed = after(False, grad.where(grad > 0, torch.nan))

@@ -89,11 +89,11 @@ class Optimiser:
             if parameter.grad is None:
                 continue
             sparse = name.endswith("table")
-            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates + 1)
+            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates + 1, gate)
             first, second = self.first.get(name), self.second[name]
             if parameter.grad.is_sparse:
                 rows, grad = parameter.grad._indices()[0], parameter.grad._values()
-                update_rows(parameter, rows, grad, first, second, rates, gate=gate)
+                update_rows(parameter, rows, grad, first, second, rates)
             else:
-                update(parameter, parameter.grad, first, second, rates, sparse=sparse, gate=gate)
+                update(parameter, parameter.grad, first, second, rates, sparse=sparse)
         self.clear()

@@ -59,11 +59,9 @@ def _update_rows(p, rows, g, m, v, step, b1, b2, eps, scale2, n_tasks):
                     p[row, f] -= step * mean / (np.sqrt(v[row, f] * scale2) + eps)
 
 
-def update_rows(
-    parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, gate: Tensor | None = None
-) -> None:
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
     """As `reference.update_rows`."""
-    if gate is not None and not gate:
+    if rates.gate is not None and not rates.gate:
         return
     # Where there is no first moment the kernel leaves its place alone; the second stands in it.
     p, r, g, m1, v1 = (part.detach().numpy() for part in (parameter, rows, grad, v if m is None else m, v))
@@ -73,11 +71,9 @@ def update_rows(
     _update_rows(p, r, g, m1, v1, *numbers, tasks(r.shape[0], 1024))
 
 
-def update(
-    parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool, gate: Tensor | None = None
-) -> None:
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
     """As `reference.update`."""
-    if gate is not None and not gate:
+    if rates.gate is not None and not rates.gate:
         return
     p, g, m1, v1 = (part.detach().reshape(-1).numpy() for part in (parameter, grad, v if m is None else m, v))
     step = rates.lr / (1 - rates.beta1**rates.count)

@@ -49,9 +49,7 @@ def adam(
         tl.store(grad + i, tl.zeros([BLOCK], grad.dtype.element_ty), mask=touched)
 
 
-def update(
-    parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool, gate: Tensor | None = None
-) -> None:
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
     """As `reference.update`."""
     n, device = parameter.numel(), parameter.device
     if n == 0:
@@ -60,8 +58,8 @@ def update(
     numbers = torch.tensor((1.0, 1.0, corrected[0], rates.beta1, rates.beta2, corrected[1], rates.eps))
     # A copy from pinned memory is all that does not wait for what the device is doing.
     numbers = numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
-    if gate is not None:
-        numbers[0] = gate
+    if rates.gate is not None:
+        numbers[0] = rates.gate
     adam[(triton.cdiv(n, _BLOCK),)](
         parameter, parameter, grad, v if m is None else m, v, numbers, n,
         rates.decay, SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, BLOCK=_BLOCK,

@@ -11,20 +11,10 @@ from raymine.kernels.adam import reference
 from raymine.kernels.adam.reference import Rates as Rates
 
 
-def update(
-    parameter: Tensor,
-    grad: Tensor,
-    m: Tensor | None,
-    v: Tensor,
-    rates: Rates,
-    *,
-    sparse: bool = False,
-    gate: Tensor | None = None,
-) -> None:
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, *, sparse: bool = False) -> None:
     """One step on `parameter` and its moments, in place; all four have one shape and are contiguous.
 
-    m: None if and only if beta1 is 0. With `sparse`, elements whose gradient is exactly 0 are skipped. gate [] bool:
-    where it is False nothing changes; a device is not waited for to know it.
+    m: None if and only if beta1 is 0. With `sparse`, elements whose gradient is exactly 0 are skipped.
     """
     for name, value in (("grad", grad), ("m", m), ("v", v)):
         if value is not None and value.shape != parameter.shape:
@@ -37,25 +27,16 @@ def update(
         from raymine.kernels.adam import cpu
 
         with dispatch.kernel_lock:
-            cpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse, gate)
+            cpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse)
     elif backend == "gpu" and parameter.dtype == torch.float32:
         from raymine.kernels.adam import gpu
 
-        gpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse, gate)
+        gpu.update(parameter.detach(), grad.contiguous(), m, v, rates, sparse)
     else:
-        reference.update(parameter.detach(), grad, m, v, rates, sparse, gate)
+        reference.update(parameter.detach(), grad, m, v, rates, sparse)
 
 
-def update_rows(
-    parameter: Tensor,
-    rows: Tensor,
-    grad: Tensor,
-    m: Tensor | None,
-    v: Tensor,
-    rates: Rates,
-    *,
-    gate: Tensor | None = None,
-) -> None:
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
     """One step on the `rows` [k] (each at most once) of `parameter` [n, F] and its moments, in place; grad: [k, F].
 
     Elements whose gradient is exactly 0 are skipped, so this equals `update` with `sparse` and a dense gradient.
@@ -68,10 +49,10 @@ def update_rows(
         from raymine.kernels.adam import cpu
 
         with dispatch.kernel_lock:
-            cpu.update_rows(parameter.detach(), rows.contiguous(), grad.contiguous(), m, v, rates, gate)
+            cpu.update_rows(parameter.detach(), rows.contiguous(), grad.contiguous(), m, v, rates)
     else:
         # On CUDA gathering and scattering the rows is all the cost: a kernel between them gains nothing (0.97x).
-        reference.update_rows(parameter.detach(), rows, grad, m, v, rates, gate)
+        reference.update_rows(parameter.detach(), rows, grad, m, v, rates)
 
 
 def _require_moments(parameter: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:

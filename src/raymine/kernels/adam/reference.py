@@ -18,7 +18,10 @@ from torch import Tensor
 
 
 class Rates(NamedTuple):
-    """lr, b1, b2, eps, decay and the step count from 1 of the module docstring."""
+    """lr, b1, b2, eps, decay and the step count from 1 of the module docstring.
+
+    gate: [] bool on the device of the parameter; where it is False nothing changes. None: it is open.
+    """
 
     lr: float
     beta1: float
@@ -26,15 +29,14 @@ class Rates(NamedTuple):
     eps: float
     decay: float
     count: int  # type: ignore[assignment]  # shadows a method of tuple
+    gate: Tensor | None = None
 
 
-def update(
-    parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool, gate: Tensor | None = None
-) -> None:
-    """In place, unless gate [] is False."""
+def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
+    """In place."""
     live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
-    if gate is not None:
-        live = live & gate
+    if rates.gate is not None:
+        live = live & rates.gate
     g = grad + rates.decay * parameter
     new_m = g if m is None else rates.beta1 * m + (1 - rates.beta1) * g
     new_v = rates.beta2 * v + (1 - rates.beta2) * g * g
@@ -46,18 +48,10 @@ def update(
     v.copy_(torch.where(live, new_v, v))
 
 
-def update_rows(
-    parameter: Tensor,
-    rows: Tensor,
-    grad: Tensor,
-    m: Tensor | None,
-    v: Tensor,
-    rates: Rates,
-    gate: Tensor | None = None,
-) -> None:
+def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
     """In place; as `update` with `sparse` and a gradient that is 0 outside of `rows`. Decay has no place here."""
     part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
-    update(part, grad, first, second, rates._replace(decay=0.0), True, gate)
+    update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
     parameter[rows], v[rows] = part, second
     if m is not None and first is not None:
         m[rows] = first
