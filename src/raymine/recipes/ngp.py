@@ -58,10 +58,10 @@ def _cpu(scene: Scene) -> TrainConfig:
 
 def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     """Twice the published table. `large`, for ten seconds and more: more levels, wider networks and, where all samples
-    are alike in length, samples two thirds as long as the finest cells (docs/LOG.md)."""
+    are alike in length, samples no longer than two thirds of the finest cells (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     grid = _grid(scene, levels=12 if large else 8, features=4, log2_entries=20, most=4096)
-    steps = 1.5 * grid.finest if large and not unbounded else 600
+    steps = max(600.0, 1.5 * grid.finest) if large and not unbounded else 600.0
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=128 if large else 64),
         occupancy=OccupancyConfig(step=_box_side(scene) / steps, cone=0.004 if unbounded else 0.0, settle=1000),
