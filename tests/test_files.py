@@ -82,3 +82,10 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
 
 def test_finite_or_none() -> None:
     assert finite_or_none({"a": [1.0, math.nan, (math.inf,)], "b": "nan"}) == {"a": [1.0, None, [None]], "b": "nan"}
+
+
+def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(ResourceError, match="Cannot write a"):
+        write_json(folder / "a.json", {}, "write a")
+    assert not folder.exists()

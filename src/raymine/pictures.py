@@ -150,5 +150,6 @@ def write_png(path: Path, image: np.ndarray) -> None:
     if image.ndim != 3 or image.shape[-1] != 3:
         raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
     with replacing(path, "write the picture") as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Level 3 against the default 6 on an 800x800 rendering: 68 against 210 ms, 0.87 against 0.78 MB.
         Image.fromarray(np.ascontiguousarray(to_uint8(image))).save(temporary, format="PNG", compress_level=3)

@@ -70,6 +70,7 @@ def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Wri
     if not 0 <= crf <= 51:
         raise ConfigError(f"`crf` must be between 0 and 51, got {crf}.")
     with replacing(path, "write the video") as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
         writer = Mp4Writer(av, temporary, Fraction(fps).limit_denominator(1001), crf)
         try:
             try:
