@@ -68,6 +68,18 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "empty", empty)
 
 
+@pytest.fixture
+def poisoned_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill every `torch.empty`, as `poisoned` does with those of NumPy."""
+    real = torch.empty
+
+    def empty(*size, **options):  # type: ignore[no-untyped-def]
+        out = real(*size, **options)
+        return out.fill_(torch.nan if out.is_floating_point() else out.dtype == torch.bool or 1 << 20)
+
+    monkeypatch.setattr(torch, "empty", empty)
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache."""

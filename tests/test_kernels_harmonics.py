@@ -17,15 +17,9 @@ def directions(n: int) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(n, 3), dim=-1).to(TRITON_DEVICE)
 
 
-@pytest.fixture
-def poisoned_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *size, **options: real(*size, **options).fill_(torch.nan))
-
-
 @pytest.mark.parametrize("degree", range(1, MOST_DEGREE + 1))
 @pytest.mark.parametrize("n", [0, 1, 257, 600])
-def test_the_kernel_is_the_reference(degree: int, n: int, poisoned_torch: None) -> None:
+def test_the_kernel_is_the_reference(degree: int, n: int, poisoned_tensors: None) -> None:
     at = directions(n)
     with dispatch.force("gpu"):
         got = harmonics(at, degree)

@@ -40,18 +40,6 @@ def backend(request: pytest.FixtureRequest) -> dispatch.Backend:
     return request.param
 
 
-@pytest.fixture
-def poisoned_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill every `torch.empty`, as `poisoned` does with those of NumPy."""
-    real = torch.empty
-
-    def empty(*size, **options):  # type: ignore[no-untyped-def]
-        out = real(*size, **options)
-        return out.fill_(torch.nan if out.is_floating_point() else out.dtype == torch.bool or 1 << 20)
-
-    monkeypatch.setattr(torch, "empty", empty)
-
-
 def moved(arguments: tuple, device: str) -> tuple:  # type: ignore[type-arg]
     """The arguments of `traverse` on a device."""
 

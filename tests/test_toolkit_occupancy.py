@@ -309,6 +309,9 @@ def test_state_and_checks() -> None:
             OccupancyEstimator(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="t_min"):
         estimator.sampling(*rays, t_min=torch.zeros(3))
+    for step in (0.0, -0.1, NAN):
+        with pytest.raises(ConfigError, match="`step` must be above 0"):
+            estimator.sampling(*rays, step=step)
     with pytest.raises(ConfigError, match="longer steps"):
         estimator.sampling(torch.zeros(1, 3), torch.tensor([[0.0, 0, 1e-30]]), step=0.1, far=INF)
     with pytest.raises(ConfigError, match="`n`"):

@@ -57,7 +57,8 @@ def train_step(state: TrainState, data: TrainData, draw: Draw | None = None) -> 
     samples = state.sampler.sample(rays, jitter)
     marched = len(samples)
     loss, trained, extra = backward(state, rays, samples, batch.wanted)
-    if state.pixels.learns and batch.pixels is not None:
+    if state.pixels.learns:
+        assert batch.pixels is not None
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
 
     gate = state.optimiser.gate(loss.total)

@@ -87,6 +87,8 @@ class OccupancyEstimator(torch.nn.Module):
         """
         if density_fn is not None and alpha_fn is not None:
             raise ConfigError("`density_fn` and `alpha_fn` were both given. Pass one of them.")
+        if not step > 0:
+            raise ConfigError(f"`step` must be above 0, got {step}.")
         bounds = ray_bounds(origins, near, far, t_min, t_max)
         if stratified:
             bounds = bounds[0] + torch.rand_like(bounds[0]) * step, bounds[1]
