@@ -9,7 +9,8 @@ from raymine.contracts import Bounds, FieldInput
 from raymine.errors import ConfigError
 from raymine.fields import HashField, HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.kernels.ngp_step.op import Box, contract, harmonics, to_unit_cube
+from raymine.kernels.ngp_step.inputs import harmonics
+from raymine.kernels.ngp_step.op import Box, contract, to_unit_cube
 from raymine.render import activate_colour, activate_density
 from raymine.toolkit.contraction import from_unit_cube
 

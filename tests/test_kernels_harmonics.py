@@ -12,16 +12,19 @@ from raymine.kernels import dispatch
 from raymine.kernels.harmonics import reference
 from raymine.kernels.harmonics.op import MOST_DEGREE, harmonics
 
-
-def directions(n: int) -> Tensor:
-    return torch.nn.functional.normalize(torch.randn(n, 3), dim=-1).to(TRITON_DEVICE)
+KERNELS: list[dispatch.Backend] = ["cpu", "gpu"]
 
 
+def directions(n: int, backend: dispatch.Backend = "gpu") -> Tensor:
+    return torch.nn.functional.normalize(torch.randn(n, 3), dim=-1).to("cpu" if backend == "cpu" else TRITON_DEVICE)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("degree", range(1, MOST_DEGREE + 1))
 @pytest.mark.parametrize("n", [0, 1, 257, 600])
-def test_the_kernel_is_the_reference(degree: int, n: int, poisoned_tensors: None) -> None:
-    at = directions(n)
-    with dispatch.force("gpu"):
+def test_the_kernel_is_the_reference(degree: int, n: int, backend: dispatch.Backend, poisoned_tensors: None) -> None:
+    at = directions(n, backend)
+    with dispatch.force(backend):
         got = harmonics(at, degree)
     expected = reference.harmonics(at.double(), degree)
     assert got.shape == (n, degree**2)
@@ -29,27 +32,29 @@ def test_the_kernel_is_the_reference(degree: int, n: int, poisoned_tensors: None
     assert torch.allclose(got.double(), expected, atol=2e-6)
 
 
-def test_inputs_in_another_order_of_memory_and_not_finite_ones() -> None:
-    at = directions(40).T.contiguous().T
+@pytest.mark.parametrize("backend", KERNELS)
+def test_inputs_in_another_order_of_memory_and_not_finite_ones(backend: dispatch.Backend) -> None:
+    at = directions(40, backend).T.contiguous().T
     at[3, 1] = torch.nan
-    with dispatch.force("gpu"):
+    with dispatch.force(backend):
         got = harmonics(at, 4)
     assert got[3, 1:].isnan().any()
     rest = torch.arange(40, device=at.device) != 3
     assert torch.allclose(got[rest], reference.harmonics(at, 4)[rest], atol=2e-6)
 
 
+@pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_gradients_are_those_of_the_reference(kind: torch.dtype) -> None:
-    at = directions(30).to(kind)
+def test_gradients_are_those_of_the_reference(kind: torch.dtype, backend: dispatch.Backend) -> None:
+    at = directions(30, backend).to(kind)
     grads = []
     for function in (harmonics, reference.harmonics):
         leaf = at.clone().requires_grad_()
-        with dispatch.force("gpu"):
+        with dispatch.force(backend):
             out = function(leaf, 5)
         grads += torch.autograd.grad(out.square().sum() + out[:, 3].sum(), leaf)
     assert torch.equal(*grads)
-    with torch.no_grad(), dispatch.force("gpu"):
+    with torch.no_grad(), dispatch.force(backend):
         assert torch.allclose(harmonics(at.requires_grad_(), 5), reference.harmonics(at, 5), atol=2e-6)
 
 

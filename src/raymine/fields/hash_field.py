@@ -12,8 +12,9 @@ from raymine.contracts import Bounds, FieldInput, FieldOutput, Rays, Samples
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed
+from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import WIDTH, Box, Network, harmonics, infer, to_unit_cube, train
+from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, Network, infer, to_unit_cube, train
 from raymine.kernels.philox.op import Stream, uniform
 
 
@@ -114,7 +115,7 @@ class HashField(nn.Module):
         Under `torch.autocast` the outputs have the type of the products.
         """
         geometry = self.geometry(encoding)
-        hidden = torch.cat((geometry, harmonics(directions).to(geometry.dtype)), -1)
+        hidden = torch.cat((geometry, harmonics(directions, DEGREE).to(geometry.dtype)), -1)
         for weight in self.colour_layers[:-1]:
             hidden = (hidden @ weight).relu_()
         return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])

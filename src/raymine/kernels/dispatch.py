@@ -34,7 +34,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "select": ("reference", "cpu", "gpu"),
     "adam": ("reference", "cpu", "gpu"),
     "mlp": ("reference", "gpu"),
-    "harmonics": ("reference", "gpu"),
+    "harmonics": ("reference", "cpu", "gpu"),
     "ngp_step": ("reference", "cpu"),
 }
 """What each op offers. An op that lists a backend must pass the comparison tests on it."""

@@ -46,15 +46,16 @@ class Ways(NamedTuple):
 def ways_to_ask(config: TrainConfig, field: HashField) -> Ways:
     """How a step asks its field.
 
-    `HashField.infer` and `HashField.pull_back` may run on Numba kernels, and those compute in float32: under another
-    type both passes go through torch. A pass without a graph needs no pieces where the kernels follow rays, which keep
-    next to nothing; plain torch would evaluate all samples at once.
+    `HashField.infer` and `HashField.pull_back` are quick where they run on kernels of their own, and those compute in
+    float32. Elsewhere, as under another type, both passes go through torch and the kernels of the encoding. A pass
+    without a graph needs no pieces where the kernels follow rays, which keep next to nothing; plain torch would
+    evaluate all samples at once.
     """
     dtype = product_type(config.amp)
-    if dtype is torch.float32 and not config.checkpoint:
-        return Ways(field, field, 1.0)
-    learn = TorchField(field, dtype, config.checkpoint)
-    return Ways(field if learn.kernels else learn, learn, SCALE if dtype is torch.float16 else 1.0)
+    whole = TorchField(field, dtype, config.checkpoint)
+    if not whole.kernels:
+        return Ways(whole, whole, SCALE if dtype is torch.float16 else 1.0)
+    return Ways(field, whole if config.checkpoint else field, 1.0)
 
 
 def visiting(config: TrainConfig, field: HashField) -> Field:

@@ -16,8 +16,8 @@ __all__ = ["MOST_DEGREE", "harmonics"]
 def harmonics(direction: Tensor, degree: int) -> Tensor:
     """[n, 3] of length 1 -> [n, degree^2], bands 0 .. degree - 1, at most `MOST_DEGREE` of them.
 
-    Differentiable, any number of times. The Triton kernel takes float32 that needs no gradient, as directions of rays
-    mostly are; all else takes the reference.
+    Differentiable, any number of times. The kernels take float32 that needs no gradient, as directions of rays mostly
+    are; all else takes the reference.
     """
     if direction.ndim != 2 or direction.shape[1] != 3 or not direction.is_floating_point():
         raise ConfigError(
@@ -30,6 +30,11 @@ def harmonics(direction: Tensor, degree: int) -> Tensor:
     needs_gradient = direction.requires_grad and torch.is_grad_enabled()
     if backend == "reference" or needs_gradient or direction.dtype != torch.float32:
         return reference.harmonics(direction, degree)
-    from raymine.kernels.harmonics import gpu
+    if backend == "gpu":
+        from raymine.kernels.harmonics import gpu
 
-    return gpu.harmonics(direction, degree)
+        return gpu.harmonics(direction, degree)
+    from raymine.kernels.harmonics import cpu
+
+    with dispatch.kernel_lock:
+        return cpu.harmonics(direction, degree)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
+
+from raymine.kernels.harmonics import reference
 
 C0 = 0.5 * math.sqrt(1 / math.pi)
 C1 = math.sqrt(3 / (4 * math.pi))
@@ -21,7 +22,8 @@ C3_2 = 0.5 * math.sqrt(105 / math.pi)
 C3_1 = 0.25 * math.sqrt(21 / (2 * math.pi))
 C3_0 = 0.25 * math.sqrt(7 / math.pi)
 
-WIDTH = 16
+DEGREE = 4
+WIDTH = DEGREE**2
 
 
 class Box(NamedTuple):
@@ -52,26 +54,4 @@ def to_unit_cube(positions: Tensor, box: Box) -> Tensor:
 
 def harmonics(directions: Tensor) -> Tensor:
     """[n, 3] unit directions -> [n, 16]. Differentiable."""
-    x, y, z = directions.unbind(-1)
-    xx, yy, zz, xy, yz, xz = x * x, y * y, z * z, x * y, y * z, x * z
-    return torch.stack(
-        (
-            torch.full_like(x, C0),
-            -C1 * y,
-            C1 * z,
-            -C1 * x,
-            C2 * xy,
-            -C2 * yz,
-            C2_0 * (3 * zz - 1),
-            -C2 * xz,
-            0.5 * C2 * (xx - yy),
-            C3_3 * y * (yy - 3 * xx),
-            C3_2 * xy * z,
-            C3_1 * y * (1 - 5 * zz),
-            C3_0 * z * (5 * zz - 3),
-            C3_1 * x * (1 - 5 * zz),
-            0.5 * C3_2 * z * (xx - yy),
-            C3_3 * x * (3 * yy - xx),
-        ),
-        dim=-1,
-    )
+    return reference.harmonics(directions, DEGREE)

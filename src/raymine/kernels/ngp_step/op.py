@@ -12,10 +12,10 @@ from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step import reference
+from raymine.kernels.ngp_step.inputs import DEGREE as DEGREE
 from raymine.kernels.ngp_step.inputs import WIDTH as WIDTH
 from raymine.kernels.ngp_step.inputs import Box as Box
 from raymine.kernels.ngp_step.inputs import contract as contract
-from raymine.kernels.ngp_step.inputs import harmonics as harmonics
 from raymine.kernels.ngp_step.inputs import to_unit_cube as to_unit_cube
 from raymine.kernels.ngp_step.reference import HIDDEN as HIDDEN
 
