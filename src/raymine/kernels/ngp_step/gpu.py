@@ -115,14 +115,18 @@ def _along(rays, ray, t, live, low, UNBOUNDED: tl.constexpr):
 
 @triton.jit
 def _relu(x):
-    """As float16, at most the largest there is: infinity would be NaN a layer further, and stay."""
-    return tl.minimum(tl.maximum(x, 0.0), _MOST).to(tl.float16)
+    """As float16, at most the largest there is: infinity would be NaN a layer further, and stay.
+
+    Limits come after rounding, where an instruction takes two numbers and fewer of them are spilled."""
+    most = tl.full([], _MOST, tl.float16)
+    return tl.minimum(tl.maximum(x.to(tl.float16), most * 0), most)
 
 
 @triton.jit
 def _half(x):
     """As float16, with `_relu`'s limit on both sides."""
-    return tl.minimum(tl.maximum(x, -_MOST), _MOST).to(tl.float16)
+    most = tl.full([], _MOST, tl.float16)
+    return tl.minimum(tl.maximum(x.to(tl.float16), -most), most)
 
 
 @triton.jit
