@@ -19,7 +19,7 @@ from killed_run import TINY
 from raymine import recipes
 from raymine.cli import main, narrate
 from raymine.config import replace_fields
-from raymine.contracts import Rays, StepReport
+from raymine.contracts import Rays, SeesAlongRays, StepReport
 from raymine.errors import ConfigError
 from raymine.experiment import RunResult, TrainRequest, train
 from raymine.experiment import prepare as preparing
@@ -133,6 +133,27 @@ def test_half_types_learn_as_float32_does() -> None:
             assert end < 0.5 * reports[0].mse
             psnr[amp] = -10 * math.log10(end)
         assert max(psnr.values()) - min(psnr.values()) < 0.3, (policy, psnr)
+
+
+def test_kernels_of_the_whole_field_are_asked_only_where_they_are() -> None:
+    """Their reference would encode in plain torch, also on a GPU that has a kernel for the encoding."""
+    state = fresh()
+    ways = precision.ways_to_ask(state.config, state.field)
+    assert ways.look is ways.learn is state.field
+    with dispatch.force("reference"):
+        ways = precision.ways_to_ask(state.config, state.field)
+    assert isinstance(ways.look, TorchField)
+    assert not isinstance(ways.look, SeesAlongRays)
+
+
+@every_policy
+def test_either_way_of_asking_gives_the_same_gradients(policy: str, trained: dict[str, Tensor]) -> None:
+    state = fresh(policy=policy)
+    expected = gradients(state, trained)
+    with dispatch.force("reference"):
+        got = gradients(state, trained)
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=1e-3, atol=1e-4 * float(value.abs().max())), name
 
 
 def test_fp32_and_auto_are_the_same_bits_on_a_cpu() -> None:
