@@ -19,11 +19,12 @@ from killed_run import TINY
 from raymine import recipes
 from raymine.cli import main, narrate
 from raymine.config import replace_fields
-from raymine.contracts import Rays, SeesAlongRays, StepReport
+from raymine.contracts import Rays, StepReport
 from raymine.errors import ConfigError
 from raymine.experiment import RunResult, TrainRequest, train
 from raymine.experiment import prepare as preparing
 from raymine.experiment.memory import estimate_bytes
+from raymine.fields import hash_field
 from raymine.fused import problem, problem_with
 from raymine.kernels import dispatch
 from raymine.mining import MiningConfig
@@ -135,15 +136,18 @@ def test_half_types_learn_as_float32_does() -> None:
         assert max(psnr.values()) - min(psnr.values()) < 0.3, (policy, psnr)
 
 
-def test_kernels_of_the_whole_field_are_asked_only_where_they_are() -> None:
-    """Their reference would encode in plain torch, also on a GPU that has a kernel for the encoding."""
+def test_the_field_is_followed_along_rays_only_with_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference of that kernel encodes in plain torch, also on a GPU that has a kernel for the encoding."""
     state = fresh()
-    ways = precision.ways_to_ask(state.config, state.field)
-    assert ways.look is ways.learn is state.field
+    assert state.field.along_rays
+    asked = []
+    monkeypatch.setattr(hash_field, "infer", lambda *_, **__: asked.append(1))
+    rays = DATA.rig.rays_for_image(0)
     with dispatch.force("reference"):
-        ways = precision.ways_to_ask(state.config, state.field)
-    assert isinstance(ways.look, TorchField)
-    assert not isinstance(ways.look, SeesAlongRays)
+        assert not state.field.along_rays
+        train_step(state, DATA)
+        state.renderer().render(rays, torch.ones(3))
+    assert not asked
 
 
 @every_policy

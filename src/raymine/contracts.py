@@ -260,7 +260,13 @@ class KeepsFeatures(Protocol):
 
 @runtime_checkable
 class SeesAlongRays(Protocol):
-    """A field that is quicker when asked about whole rays at once, since it stops where they are opaque."""
+    """A field that is quicker when asked about whole rays at once, since it stops where they are opaque.
+
+    `along_rays`: whether it is where its parameters are now; else it is asked as any other field.
+    """
+
+    @property
+    def along_rays(self) -> bool: ...
 
     def infer(
         self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool

@@ -87,7 +87,7 @@ def visible_samples(
     field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0
 ) -> tuple[Samples, FieldInput]:
     """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
-    if isinstance(field, SeesAlongRays):
+    if isinstance(field, SeesAlongRays) and field.along_rays:
         output, features = field.infer(rays, samples, stop, faint, colour=False, keep=True)
         kept, index = subset(samples, output.density != HIDDEN)
         return kept, replace(query_points(rays, kept), features=features[index])
@@ -106,7 +106,7 @@ def first_look(
     keep: also what the field keeps of its work for a second pass [B, anything], unset where density is HIDDEN; else
     None, also where it keeps nothing.
     """
-    if isinstance(field, SeesAlongRays):
+    if isinstance(field, SeesAlongRays) and field.along_rays:
         output, kept = field.infer(rays, samples, stop, faint, colour=True, keep=keep)
         return output, kept if keep else None
     query = query_points(rays, samples)
@@ -194,7 +194,7 @@ class VolumeRenderer:
         return Rendered(colour, opacity, depth, torch.empty(0, device=device))
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
-        if isinstance(self.field, SeesAlongRays):
+        if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
             output, _ = first_look(self.field, rays, samples, self.stop, SEEN)
             return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
         samples, query = visible_in_rounds(self.field, rays, samples, self.stop)

@@ -75,6 +75,11 @@ class HashField(nn.Module):
         encoding = self.encode(positions)
         return self.geometry(encoding)[:, 0], encoding
 
+    @property
+    def along_rays(self) -> bool:
+        """Whether there is a kernel that follows rays; its reference would also encode without one."""
+        return dispatch.choose("ngp_step", self.table.device) != "reference"
+
     def infer(
         self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool
     ) -> tuple[FieldOutput, Tensor]:
@@ -86,7 +91,7 @@ class HashField(nn.Module):
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
         """See `contracts.PullsBack`. Where there is a fused kernel (float32), the table's gradient is sparse."""
-        if dispatch.choose("ngp_step", self.table.device) == "reference":
+        if not self.along_rays:
             with torch.enable_grad():
                 output = self.forward(query)
             torch.autograd.backward((output.colour, output.density), (colour, density))

@@ -58,7 +58,7 @@ class PlainEngine:
         return [train_step(self._state, self._data, self._draw)]
 
     def renderer(self) -> Renderer:
-        return self._state.renderer()
+        return renderer_for(self._state)
 
     def stage_times(self) -> dict[str, float]:
         return {}

@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from raymine.contracts import Field, FieldInput, FieldOutput
 from raymine.fields import HashField
-from raymine.kernels import dispatch
 from raymine.step.config import Amp, TrainConfig
 
 SCALE = 1024.0
@@ -46,16 +45,15 @@ class Ways(NamedTuple):
 def ways_to_ask(config: TrainConfig, field: HashField) -> Ways:
     """How a step asks its field.
 
-    `HashField.infer` and `HashField.pull_back` are quick where they run on kernels of their own, and those compute in
-    float32. Elsewhere, as under another type, both passes go through torch and the kernels of the encoding. A pass
-    without a graph needs no pieces where the kernels follow rays, which keep next to nothing; plain torch would
-    evaluate all samples at once.
+    `HashField.infer` and `HashField.pull_back` may run on Numba kernels, and those compute in float32: under another
+    type both passes go through torch. A pass without a graph needs no pieces where the kernels follow rays, which keep
+    next to nothing; plain torch would evaluate all samples at once.
     """
     dtype = product_type(config.amp)
-    whole = TorchField(field, dtype, config.checkpoint)
-    if not whole.kernels:
-        return Ways(whole, whole, SCALE if dtype is torch.float16 else 1.0)
-    return Ways(field, whole if config.checkpoint else field, 1.0)
+    if dtype is torch.float32 and not config.checkpoint:
+        return Ways(field, field, 1.0)
+    learn = TorchField(field, dtype, config.checkpoint)
+    return Ways(field if learn.kernels else learn, learn, SCALE if dtype is torch.float16 else 1.0)
 
 
 def visiting(config: TrainConfig, field: HashField) -> Field:
@@ -74,7 +72,7 @@ class TorchField:
 
     def __init__(self, field: HashField, dtype: torch.dtype, piece: int) -> None:
         self.field, self.dtype, self.piece = field, dtype, piece
-        self.kernels = dtype is torch.float32 and dispatch.choose("ngp_step", field.table.device) != "reference"
+        self.kernels = dtype is torch.float32 and field.along_rays
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
         """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
