@@ -1,0 +1,104 @@
+"""Trains the fused and the plain step from the same seeds for the same number of steps, and compares their pictures.
+
+    python benchmarks/bench_engines.py SCENE [--steps 2000] [--seeds 2] [--samples 262144] [--out FILE]
+
+Both draw the same rays. One JSON row a run: PSNR over all pixels of held-out views, milliseconds a step, and for plain
+runs how many dB the fused one of that seed has more. Needs CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from raymine import recipes
+from raymine.config import replace_fields, to_json
+from raymine.contracts import Renderer
+from raymine.evaluate import psnr
+from raymine.evaluate.views import true_image
+from raymine.experiment import held_out, open_data
+from raymine.fused.engine import Engine, PlainEngine, engine_for, renderer_for
+from raymine.rundir import describe_environment
+from raymine.scenes import load_scene
+from raymine.step import TrainConfig, TrainData, create_state
+
+WARM_UP = 50
+
+
+def score(renderer: Renderer, views: TrainData, background: torch.Tensor) -> float:
+    """Mean PSNR over views, all of their pixels."""
+    scores = []
+    for index in range(len(views.rig)):
+        truth, mask = true_image(views.images, index, background)
+        rays = views.rig.rays_for_image(index)
+        shown = renderer.render(rays, background.to(rays.origins.device)).colour.cpu()
+        scores.append(psnr(shown.clamp(0, 1).reshape(truth.shape), truth, mask))
+    return sum(scores) / len(scores)
+
+
+def run(config: TrainConfig, data: TrainData, seed: int, steps: int, *, fused: bool) -> tuple[Renderer, float]:
+    """What shows the trained field, and milliseconds a step behind the first few, which compile."""
+    device = torch.device("cuda")
+    state = create_state(config, data, seed=seed, device=device)
+    state.horizon = steps
+    engine: Engine = engine_for(state, data) if fused else PlainEngine(state, data, "asked for")
+    if fused and engine.name != "fused":
+        sys.exit(f"error: the fused step cannot take this: {engine.reason}.")
+    began, first = 0.0, 0
+    while state.step < steps:
+        if not first and state.step >= min(WARM_UP, steps - 1):
+            torch.cuda.synchronize()
+            began, first = time.perf_counter(), state.step
+        engine.advance(min(64, steps - state.step) if first else 1)
+    torch.cuda.synchronize()
+    return renderer_for(state), 1e3 * (time.perf_counter() - began) / (steps - first)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scene")
+    parser.add_argument("--recipe", default="ngp")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=1 << 18, help="of a step; a quarter as many rays at most")
+    parser.add_argument("--views", type=int, default=25)
+    parser.add_argument("--downscale", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=None, help="file that rows are appended to")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("error: the fused step runs on CUDA, and torch sees no CUDA device.")
+    device = torch.device("cuda")
+    scene = load_scene(options.scene, downscale=options.downscale)
+    sizes = {"batch.samples": options.samples, "batch.max_rays": options.samples // 4}
+    config = replace_fields(recipes.build(options.recipe, scene, "cuda"), sizes)
+    background = torch.tensor(scene.background or (0.0, 0.0, 0.0))
+    with (
+        open_data(scene, scene.of_split("train"), device, None) as seen,
+        open_data(scene, held_out(scene, options.views), device, None) as unseen,
+    ):
+        for seed in range(options.seeds):
+            found = {}
+            for name in ("fused", "plain"):
+                renderer, step_ms = run(config, seen.train, seed, options.steps, fused=name == "fused")
+                found[name] = score(renderer, unseen.train, background)
+                row = {
+                    "benchmark": "engines", "scene": Path(options.scene).name, "recipe": options.recipe, "engine": name,
+                    "seed": seed, "steps": options.steps, "samples": options.samples, "views": len(unseen.train.rig),
+                    "downscale": options.downscale, "psnr": found[name], "step_ms": step_ms,
+                    "fused_more_db": found["fused"] - found[name], "environment": to_json(describe_environment(device)),
+                }  # fmt: skip
+                print(f"seed {seed}  {name}  {found[name]:.3f} dB  {step_ms:.2f} ms a step", flush=True)
+                if options.out is not None:
+                    options.out.parent.mkdir(parents=True, exist_ok=True)
+                    with options.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
+            print(f"seed {seed}  fused has {found['fused'] - found['plain']:+.3f} dB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
