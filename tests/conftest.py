@@ -56,28 +56,29 @@ def forbidden_to_wait() -> Iterator[None]:
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill every `np.empty` with NaN (or a large integer), so that an element nobody writes shows up."""
-    real = np.empty
+    """Fill all memory that NumPy and torch hand out unset with NaN (or a large integer, or True), so that an element
+    nobody writes shows up."""
 
-    def empty(shape, dtype=float, **options):  # type: ignore[no-untyped-def]
-        out = real(shape, dtype, **options)
-        kind = np.dtype(dtype).kind
-        out[...] = np.nan if kind == "f" else True if kind == "b" else np.iinfo(dtype).max // 2
-        return out
+    def filled(real):  # type: ignore[no-untyped-def]
+        def empty(*args, **options):  # type: ignore[no-untyped-def]
+            out = real(*args, **options)
+            if isinstance(out, np.ndarray):
+                kind = out.dtype.kind
+                out[...] = np.nan if kind == "f" else True if kind == "b" else np.iinfo(out.dtype).max // 2
+                return out
+            real_number = out.is_floating_point()
+            return out.fill_(torch.nan if real_number else out.dtype == torch.bool or torch.iinfo(out.dtype).max // 2)
 
-    monkeypatch.setattr(np, "empty", empty)
+        return empty
 
-
-@pytest.fixture
-def poisoned_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill every `torch.empty`, as `poisoned` does with those of NumPy."""
-    real = torch.empty
-
-    def empty(*size, **options):  # type: ignore[no-untyped-def]
-        out = real(*size, **options)
-        return out.fill_(torch.nan if out.is_floating_point() else out.dtype == torch.bool or 1 << 20)
-
-    monkeypatch.setattr(torch, "empty", empty)
+    for home, name in (
+        (np, "empty"),
+        (np, "empty_like"),
+        (torch, "empty"),
+        (torch, "empty_like"),
+        (torch.Tensor, "new_empty"),
+    ):
+        monkeypatch.setattr(home, name, filled(getattr(home, name)))
 
 
 @pytest.fixture(autouse=True)

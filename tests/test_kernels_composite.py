@@ -14,6 +14,8 @@ from raymine.kernels import dispatch
 from raymine.kernels.composite import reference
 from raymine.kernels.composite.op import Packed, composite, visible
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 
 def ragged(rays: int, dtype: torch.dtype = torch.float32, most: int = 30) -> tuple[Tensor, Tensor, Packed, Tensor]:
     """Random packed samples; about a third of the rays have none."""
@@ -67,7 +69,7 @@ def test_reference_gradcheck() -> None:
 
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_backends_agree(rays: int, stop: float, poisoned: None) -> None:
+def test_backends_agree(rays: int, stop: float) -> None:
     density, colour, packed, background = ragged(rays)
     leaves = [x.clone().requires_grad_() for x in (density, colour, background)]
     grads = [torch.randn(rays, 3), torch.randn(rays), torch.randn(rays), torch.randn(len(density))]
@@ -82,7 +84,7 @@ def test_backends_agree(rays: int, stop: float, poisoned: None) -> None:
 
 
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
-def test_visible_agrees(rays: int, poisoned: None) -> None:
+def test_visible_agrees(rays: int) -> None:
     density, _, packed, _ = ragged(rays)
     with dispatch.force("cpu"):
         got = visible(density, packed, 1e-2, 0.3)

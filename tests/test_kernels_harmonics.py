@@ -12,6 +12,8 @@ from raymine.kernels import dispatch
 from raymine.kernels.harmonics import reference
 from raymine.kernels.harmonics.op import MOST_DEGREE, harmonics
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 KERNELS: list[dispatch.Backend] = ["cpu", "gpu"]
 
 
@@ -22,7 +24,7 @@ def directions(n: int, backend: dispatch.Backend = "gpu") -> Tensor:
 @pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("degree", range(1, MOST_DEGREE + 1))
 @pytest.mark.parametrize("n", [0, 1, 257, 600])
-def test_the_kernel_is_the_reference(degree: int, n: int, backend: dispatch.Backend, poisoned_tensors: None) -> None:
+def test_the_kernel_is_the_reference(degree: int, n: int, backend: dispatch.Backend) -> None:
     at = directions(n, backend)
     with dispatch.force(backend):
         got = harmonics(at, degree)

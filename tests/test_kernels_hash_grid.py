@@ -12,6 +12,8 @@ from raymine.kernels import dispatch
 from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.op import GridSpec, GrownSpec, encode, grown_scale
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 TINY = GridSpec(levels=3, features=2, log2_entries=7, base=3, finest=20)
 SPECS = [
     TINY,
@@ -59,7 +61,7 @@ def test_reference_gradcheck() -> None:
 @pytest.mark.parametrize(
     ("backend", "n"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 150)]
 )
-def test_backends_agree(spec: GridSpec, backend: str, n: int, poisoned: None) -> None:
+def test_backends_agree(spec: GridSpec, backend: str, n: int) -> None:
     device = "cpu"
     if backend == "gpu":
         pytest.importorskip("triton")

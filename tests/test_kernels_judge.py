@@ -18,6 +18,8 @@ from raymine.kernels.judge.op import Wanted, judge
 from raymine.losses import LossConfig, colour_loss
 from raymine.render import HIDDEN, FieldOutput, Samples, composite_output
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 
 def batch(rays: int) -> tuple[Tensor, Tensor, Packed, Wanted]:
     """Pre-activations of ragged rays; some hidden, some beyond the cap, some pixels masked out."""
@@ -71,7 +73,7 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     ("backend", "rays"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 40)]
 )
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop: float, poisoned: None) -> None:
+def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop: float) -> None:
     colour, density, packed, wanted = batch(rays)
     device = device_of(backend)
     with dispatch.force(backend):

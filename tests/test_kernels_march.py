@@ -15,6 +15,8 @@ from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 BOX = ((-1.0, -1.0, -1.0), (1.0, 1.0, 1.0))
 
 
@@ -88,7 +90,7 @@ def random_grid(levels: int, res: int, share: float) -> Occupancy:
 )
 @pytest.mark.parametrize("levels", [1, 2, 4])
 @pytest.mark.parametrize("spacing", [Spacing(0.02), Spacing(0.02, cone=0.01), Spacing(0.02, 0.05, 0.01)], ids=str)
-def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing, poisoned: None) -> None:
+def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing) -> None:
     grid = random_grid(levels, 16, 0.03)
     origins = torch.randn(n, 3) * 1.5
     directions = torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)

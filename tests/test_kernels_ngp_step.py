@@ -14,6 +14,8 @@ from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.op import HIDDEN, WIDTH, Box, Network, infer, train
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 SPEC = GridSpec(levels=3, features=2, log2_entries=8, base=4, finest=32)
 
 
@@ -51,39 +53,46 @@ SHAPES = [
 ]
 
 
+def certain(field: Network, along: tuple[Tensor, Tensor, Packed], stop: float, faint: float) -> Tensor:
+    """[B] bool: whether a sample is seen does not hang on the rounding of its opacity or of the light before it."""
+    with dispatch.force("reference"):
+        ends = [infer(field, *along, stop * by, faint * by).density == HIDDEN for by in (0.999, 1.001)]
+    assert float((ends[0] == ends[1]).float().mean()) > 0.95 or not len(ends[0])
+    return ends[0] == ends[1]
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("colour", [True, False])
-def test_infer_agrees_on_any_shape(shape: dict, colour: bool, poisoned: None) -> None:
-    field, (origins, directions, packed) = network(**shape), rays(63)
-    results = {}
-    for backend in ("cpu", "reference"):
-        with dispatch.force(backend):  # type: ignore[arg-type]
-            results[backend] = infer(field, origins, directions, packed, 1e-2, 1e-3, colour=colour, keep=not colour)
-    got, expected = results["cpu"], results["reference"]
-    seen = expected.density != HIDDEN
-    assert 0 < int(seen.sum()) < len(seen)
-    assert torch.equal(got.density != HIDDEN, seen)
-    assert torch.allclose(got.density, expected.density, rtol=1e-3, atol=1e-3)
-    assert torch.allclose(got.colour, expected.colour, rtol=1e-3, atol=1e-3)
-    assert (got.colour[~seen] == 0).all()
+def test_infer_agrees_on_any_shape(shape: dict, colour: bool) -> None:
+    seen = torch.zeros(0, dtype=torch.bool)
+    while not 0 < int(seen.sum()) < len(seen):  # one field in two hundred is seen through, or nowhere
+        field, along = network(**shape), rays(63)
+        with dispatch.force("reference"):
+            expected = infer(field, *along, 1e-2, 1e-3, colour=colour, keep=not colour)
+        seen = expected.density != HIDDEN
+    with dispatch.force("cpu"):
+        got = infer(field, *along, 1e-2, 1e-3, colour=colour, keep=not colour)
+    sure = certain(field, along, 1e-2, 1e-3)
+    assert torch.equal((got.density != HIDDEN)[sure], seen[sure])
+    assert torch.allclose(got.density[sure], expected.density[sure], rtol=1e-3, atol=1e-3)
+    assert torch.allclose(got.colour[sure], expected.colour[sure], rtol=1e-3, atol=1e-3)
+    assert (got.colour[got.density == HIDDEN] == 0).all()
     assert len(got.features) == len(expected.features) == (0 if colour else len(seen))
     if not colour:
-        assert torch.allclose(got.features[seen], expected.features[seen], atol=1e-4)
+        assert torch.allclose(got.features[seen & sure], expected.features[seen & sure], atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000])
-def test_infer_agrees_on_any_number_of_rays(n: int, poisoned: None) -> None:
-    field, (origins, directions, packed) = network(), rays(n)
+def test_infer_agrees_on_any_number_of_rays(n: int) -> None:
+    field, along = network(), rays(n)
     with dispatch.force("cpu"):
-        got = infer(field, origins, directions, packed, 1e-4, 0.0)
+        got = infer(field, *along, 1e-4, 0.0)
     with dispatch.force("reference"):
-        expected = infer(field, origins, directions, packed, 1e-4, 0.0)
-    # Where the transmittance meets the limit within rounding, either answer is right.
-    differ = (got.density == HIDDEN) != (expected.density == HIDDEN)
-    assert int(differ.sum()) <= len(differ) // 1000
-    same = ~differ
-    assert torch.allclose(got.density[same], expected.density[same], rtol=1e-3, atol=1e-3)
-    assert torch.allclose(got.colour[same], expected.colour[same], rtol=1e-3, atol=1e-3)
+        expected = infer(field, *along, 1e-4, 0.0)
+    sure = certain(field, along, 1e-4, 0.0)
+    assert torch.equal((got.density == HIDDEN)[sure], (expected.density == HIDDEN)[sure])
+    assert torch.allclose(got.density[sure], expected.density[sure], rtol=1e-3, atol=1e-3)
+    assert torch.allclose(got.colour[sure], expected.colour[sure], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
@@ -119,7 +128,7 @@ def test_faint_samples_are_hidden_and_nan_is_not(backend: dispatch.Backend) -> N
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("n", [0, 1, 63, 1000])
-def test_train_agrees_on_every_gradient(shape: dict, n: int, poisoned: None) -> None:
+def test_train_agrees_on_every_gradient(shape: dict, n: int) -> None:
     field = network(**shape)
     positions, directions = torch.rand(n, 3) * 2.4 - 1.2, torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
     grads = torch.randn(n, 3), torch.randn(n)

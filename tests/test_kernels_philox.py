@@ -11,6 +11,8 @@ from raymine.kernels import dispatch
 from raymine.kernels.philox import reference
 from raymine.kernels.philox.op import Stream, integers, uniform, words
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
@@ -30,7 +32,7 @@ def test_published_vectors(counter: tuple[int, ...], key: tuple[int, int], expec
 
 @pytest.mark.parametrize("n", [0, 1, 3, 63, 1000, 5001])
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 17, -1])
-def test_backends_agree(n: int, seed: int, poisoned: None) -> None:
+def test_backends_agree(n: int, seed: int) -> None:
     with dispatch.force("cpu"):
         got = words(seed, 123_456, 5, n)
     with dispatch.force("reference"):

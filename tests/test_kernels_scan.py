@@ -17,6 +17,8 @@ from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.scan.op import running_product, running_sum
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 BACKENDS: list[dispatch.Backend] = ["reference", "cpu", "gpu"]
 SCANS = [(scan, exclusive) for scan in (running_sum, running_product) for exclusive in (False, True)]
 IDS = ["sum", "exclusive sum", "product", "exclusive product"]
@@ -110,9 +112,7 @@ def test_a_plain_loop_agrees(backend: dispatch.Backend, how: tuple[Scan, bool], 
 @pytest.mark.parametrize(
     ("backend", "rays"), [*(("cpu", n) for n in (0, 1, 63, 1000)), *(("gpu", n) for n in (0, 1, 9))]
 )
-def test_backends_agree(
-    backend: dispatch.Backend, rays: int, dtype: torch.dtype, how: tuple[Scan, bool], poisoned: None
-) -> None:
+def test_backends_agree(backend: dispatch.Backend, rays: int, dtype: torch.dtype, how: tuple[Scan, bool]) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(rays)

@@ -12,6 +12,8 @@ from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.select.op import compact
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 
 def device_of(backend: str) -> str:
     """Where the tensors of a backend are to be."""
@@ -34,7 +36,7 @@ def test_compact_by_hand(backend: dispatch.Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
-def test_compact_agrees(rays: int, backend: dispatch.Backend, poisoned: None) -> None:
+def test_compact_agrees(rays: int, backend: dispatch.Backend) -> None:
     device = device_of(backend)
     count = torch.randint(0, 9, (rays,))
     keep = torch.rand(int(count.sum())) < 0.4

@@ -30,7 +30,7 @@ STRIDES = [
 ]
 
 # What divides by zero is then masked away; Triton's interpreter warns of it.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("poisoned")]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -136,9 +136,7 @@ def test_cells_by_hand(backend: dispatch.Backend) -> None:
 @pytest.mark.parametrize("stride", STRIDES, ids=lambda s: "-".join(f"{x:g}" for x in s))
 @pytest.mark.parametrize("levels", [1, 3])
 @pytest.mark.parametrize(("backend", "n"), [*(("cpu", n) for n in (0, 1, 63, 400)), *(("gpu", n) for n in (0, 1, 40))])
-def test_backends_agree(
-    backend: dispatch.Backend, n: int, levels: int, stride: Stride, poisoned: None, poisoned_tensors: None
-) -> None:
+def test_backends_agree(backend: dispatch.Backend, n: int, levels: int, stride: Stride) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(n + levels)
