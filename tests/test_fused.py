@@ -203,7 +203,7 @@ def test_training_is_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 def test_updating_is_adam(beta1: float) -> None:
-    optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=1e-3)
+    optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=0.3)
     trainer = trainer_for(replace(CONFIG, optimiser=optimiser))
     state, c = trainer.state, optimiser
     state.horizon = 50

@@ -76,12 +76,12 @@ def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool, backend: str
     where = {name: device_of(name) for name in (backend, "reference")}
     states = {k: (start.to(d, copy=True), torch.zeros(n, device=d), torch.zeros(n, device=d)) for k, d in where.items()}
     leaf = torch.nn.Parameter(start.clone())
-    theirs = torch.optim.Adam([leaf], lr=0.01, betas=(0.9, 0.99), eps=1e-10, weight_decay=1e-3)
+    theirs = torch.optim.AdamW([leaf], lr=0.01, betas=(0.9, 0.99), eps=1e-10, weight_decay=0.3)
     for count in range(1, 6):
         grad = torch.randn(n)
         for name, (p, m, v) in states.items():
             with dispatch.force(name):  # type: ignore[arg-type]
-                update(p, grad.to(p.device), m, v, Rates(0.01, 0.9, 0.99, 1e-10, 1e-3, count), sparse=sparse)
+                update(p, grad.to(p.device), m, v, Rates(0.01, 0.9, 0.99, 1e-10, 0.3, count), sparse=sparse)
         leaf.grad = grad
         theirs.step()
     for a, b in zip(states[backend], states["reference"], strict=True):

@@ -63,9 +63,9 @@ class FusedTrainer:
         self.step = torch.zeros_like(self.seed[:1])
         self.tau = torch.ones(1, device=device)
         self.grid = DeviceGrid(state.sampler, self.seed, self.step)
-        self.schedule = torch.zeros(9, device=device)
+        self.schedule = torch.zeros(10, device=device)
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
-        self.rates, self.table_rates = torch.zeros(7, device=device), torch.zeros(7, device=device)
+        self.rates, self.table_rates = torch.zeros(8, device=device), torch.zeros(8, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
         # A wide network needs the registers of 8 warps, and a multiprocessor to itself: 0.38 instead of 0.47 ms.
         self._warps = 8 if self.model.shape.HP > 64 else 4
@@ -142,7 +142,8 @@ class FusedTrainer:
     def _set_schedule(self) -> None:
         c = self.state.config.optimiser
         numbers = (
-            c.lr, c.warmup, math.log(c.final), self.state.horizon, c.beta1, c.beta2, c.eps, SCALE, c.table_beta1,
+            c.lr, c.warmup, math.log(c.final), self.state.horizon, c.beta1, c.beta2, c.eps, SCALE,
+            c.table_beta1, c.decay,
         )  # fmt: skip
         if numbers != self._scheduled:
             self.schedule.copy_(torch.tensor(numbers, dtype=torch.float32))
@@ -270,12 +271,12 @@ class FusedTrainer:
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
-            c.decay, SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, BLOCK=256,
+            SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, BLOCK=256,
         )  # fmt: skip
         second = state.optimiser.second["table"]
         first = state.optimiser.first.get("table", second)
         adam[(triton.cdiv(table.numel(), _TABLE_BLOCK),)](
-            table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(), 0.0,
+            table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(),
             SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, BLOCK=_TABLE_BLOCK,
         )  # fmt: skip
 

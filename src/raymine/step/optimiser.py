@@ -1,4 +1,4 @@
-"""Adam over named parameters, its schedule, and the gate that keeps non-finite gradients out."""
+"""AdamW over named parameters, its schedule, and the gate that keeps non-finite gradients out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from raymine.kernels.adam.op import Rates, update, update_rows
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    """Adam. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
+    """AdamW. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
 
-    decay: L2 on the networks; hash tables have none, and their entries without a gradient are skipped.
+    decay: a step takes the rate times this share off the networks' weights. Tables have none, and their entries without
+    a gradient are skipped.
     table_beta1: beta1 of hash tables. An entry is touched too rarely for its momentum to mean much, and 0 saves a third
     of the memory traffic of an update.
     average: what is evaluated and rendered is the average of the parameters over this share of the steps so far; 0: the
@@ -29,7 +30,7 @@ class OptimiserConfig:
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-15
-    decay: float = 1e-6
+    decay: float = 0.0
     table_beta1: float = 0.9
     average: float = 0.0
 

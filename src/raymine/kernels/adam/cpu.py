@@ -11,20 +11,20 @@ from raymine.kernels.adam.reference import Rates
 
 
 @kernel
-def _update(p, g, m, v, step, b1, b2, eps, decay, scale2, sparse, n_tasks):
+def _update(p, g, m, v, step, b1, b2, eps, shrink, scale2, sparse, n_tasks):
     n = p.shape[0]
     one = np.float32(1.0)
     for task in numba.prange(n_tasks):
         for i in range(task * n // n_tasks, (task + 1) * n // n_tasks):
             if sparse and g[i] == 0:
                 continue
-            grad = g[i] + decay * p[i]
+            grad = g[i]
             mean = grad
             if b1 != 0:
                 mean = b1 * m[i] + (one - b1) * grad
                 m[i] = mean
             v[i] = b2 * v[i] + (one - b2) * grad * grad
-            p[i] -= step * mean / (np.sqrt(v[i] * scale2) + eps)
+            p[i] -= step * mean / (np.sqrt(v[i] * scale2) + eps) + shrink * p[i]
 
 
 @kernel
@@ -78,5 +78,5 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
     p, g, m1, v1 = (part.detach().reshape(-1).numpy() for part in (parameter, grad, v if m is None else m, v))
     step = rates.lr / (1 - rates.beta1**rates.count)
     scale2 = 1 / (1 - rates.beta2**rates.count)
-    numbers = (np.float32(x) for x in (step, rates.beta1, rates.beta2, rates.eps, rates.decay, scale2))
+    numbers = (np.float32(x) for x in (step, rates.beta1, rates.beta2, rates.eps, rates.lr * rates.decay, scale2))
     _update(p, g, m1, v1, *numbers, sparse, tasks(p.shape[0], 4096))

@@ -1,9 +1,9 @@
-"""Adam (Kingma and Ba, 2015) in plain torch: the definition.
+"""AdamW (Loshchilov and Hutter, 2019) in plain torch: the definition. Without decay it is Adam.
 
-With gradient g, moments m and v, rates b1 and b2, step count n (from 1) and decay L2:
+With gradient g, moments m and v, rates b1 and b2 and step count n (from 1):
 
-    g += decay * p;   m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
-    p -= lr * (m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps)
+    m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
+    p -= lr * ((m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps) + decay * p)
 
 With b1 = 0 there is no first moment: m is None, and its place is taken by g (RMSprop with a corrected start).
 With `sparse`, elements whose gradient is exactly 0 keep p, m and v as they are (hash entries nobody touched).
@@ -37,11 +37,11 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
     live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
     if rates.gate is not None:
         live = live & rates.gate
-    g = grad + rates.decay * parameter
-    new_m = g if m is None else rates.beta1 * m + (1 - rates.beta1) * g
-    new_v = rates.beta2 * v + (1 - rates.beta2) * g * g
+    new_m = grad if m is None else rates.beta1 * m + (1 - rates.beta1) * grad
+    new_v = rates.beta2 * v + (1 - rates.beta2) * grad * grad
     scale1, scale2 = 1 / (1 - rates.beta1**rates.count), 1 / (1 - rates.beta2**rates.count)
-    new_p = parameter - rates.lr * (new_m * scale1) / ((new_v * scale2).sqrt() + rates.eps)
+    towards = (new_m * scale1) / ((new_v * scale2).sqrt() + rates.eps)
+    new_p = parameter - rates.lr * (towards + rates.decay * parameter)
     parameter.copy_(torch.where(live, new_p, parameter))
     if m is not None:
         m.copy_(torch.where(live, new_m, m))

@@ -1,9 +1,9 @@
 """Numbers that steer a fused step, computed on the device by single programs, so that the host never waits for them.
 
 control [2]   b / sum of sizes, 1 / (3 sum of ray weights)
-rates [7]     see `adam.gpu`
-schedule [9]  learning rate, warm-up steps, log of its final share, horizon, beta1, beta2, eps, loss scale,
-              the networks' own beta1 being the fifth and the table's the ninth
+rates [8]     see `adam.gpu`
+schedule [10] learning rate, warm-up steps, log of its final share, horizon, the networks' beta1, beta2, eps,
+              loss scale, the table's beta1, the networks' decay
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ def conclude(
     tl.store(table_rates + 5, corrected)
     tl.store(rates + 6, tl.load(schedule + 6))
     tl.store(table_rates + 6, tl.load(schedule + 6))
+    tl.store(rates + 7, rate * tl.load(schedule + 9))
+    tl.store(table_rates + 7, 0.0)
     rays, marched = tl.load(n_rays), tl.load(n_marched)
     row = rows + (now % ring) * 10
     tl.store(row, loss)
