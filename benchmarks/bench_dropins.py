@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raymine.bench.rows import append_rows
 from raymine.rundir import describe_environment
 
 BOX = [-1.5, -1.5, -1.5, 1.5, 1.5, 1.5]
@@ -136,10 +136,7 @@ def main() -> None:
                 "median_ms": median, "low_ms": low, "high_ms": high,
             }  # fmt: skip
             print(f"{name:28} 2^{log2}  {median:9.3f} ms  ({low:.3f} .. {high:.3f})", flush=True)
-            if options.out is not None:
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+            append_rows(options.out, [row])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ runs how many dB the fused one of that seed has more. Needs CUDA.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 import torch
 
 from raymine import recipes
-from raymine.config import replace_fields, to_json
+from raymine.bench.rows import append_rows
+from raymine.config import replace_fields
 from raymine.contracts import Renderer
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
@@ -93,13 +93,10 @@ def main() -> None:
                     "seed": seed, "steps": options.steps, "samples": config.batch.samples,
                     "views": len(unseen.train.rig), "downscale": options.downscale, "psnr": found[name],
                     "step_ms": step_ms, "fused_more_db": found["fused"] - found[name],
-                    "environment": to_json(describe_environment(device)),
+                    "environment": describe_environment(device),
                 }  # fmt: skip
                 print(f"seed {seed}  {name}  {found[name]:.3f} dB  {step_ms:.2f} ms a step", flush=True)
-                if options.out is not None:
-                    options.out.parent.mkdir(parents=True, exist_ok=True)
-                    with options.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
+                append_rows(options.out, [row])
             print(f"seed {seed}  fused has {found['fused'] - found['plain']:+.3f} dB", flush=True)
 
 

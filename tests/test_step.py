@@ -23,7 +23,7 @@ from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig, TrainState, create_state, train_step
 from raymine.step.average import Average
 from raymine.step.config import BatchConfig
-from raymine.step.optimiser import OptimiserConfig
+from raymine.step.optimiser import Optimiser, OptimiserConfig
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
 CPU = torch.device("cpu")
@@ -193,6 +193,17 @@ def test_learning_rate_by_hand() -> None:
     assert config.rate_at(0, 1000) == pytest.approx(0.0001)
     assert config.rate_at(500, 1000) == pytest.approx(0.001)
     assert config.rate_at(5000, 1000) == pytest.approx(0.0001)
+
+
+def test_weights_of_networks_decay_and_tables_do_not() -> None:
+    config = OptimiserConfig(beta1=0.0, table_beta1=0.0, decay=0.5)
+    parameters = {name: torch.nn.Parameter(torch.full((2, 2), 3.0)) for name in ("table", "layer")}
+    for parameter in parameters.values():
+        parameter.grad = torch.full((2, 2), 4.0)
+    Optimiser(config, parameters).step(0.1, torch.tensor(True))
+    # A first step of Adam is the rate long, whatever the gradient; 3 * 0.1 * 0.5 go by decay.
+    assert parameters["table"].flatten().tolist() == pytest.approx([2.9] * 4)
+    assert parameters["layer"].flatten().tolist() == pytest.approx([2.75] * 4)
 
 
 def test_losses_by_hand() -> None:

@@ -15,7 +15,7 @@ Progress = Callable[[str, float, float], None]
 
 
 def append_rows(path: Path | None, rows: Iterable[Any]) -> None:
-    """Add rows (dataclasses) to a file of JSON lines, which is made where there is none; nothing without a path."""
+    """Add rows (dataclasses or dictionaries) to a file of JSON lines, made if there is none; nothing without a path."""
     if path is None:
         return
     try:
