@@ -98,7 +98,7 @@ def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch
 
     def after(gate: bool | None, grad: Tensor) -> list[Tensor]:
         p, m, v = start.clone(), start.sin(), start.square()
-        rates = Rates(0.1, 0.9, 0.99, 1e-15, 0.0, 2, None if gate is None else torch.tensor(gate, device=device))
+        rates = Rates(0.1, 0.9, 0.99, 1e-15, 0.3, 2, None if gate is None else torch.tensor(gate, device=device))
         with dispatch.force(backend):
             if by_rows:
                 update_rows(p, rows, grad, m, v, rates)

@@ -63,8 +63,8 @@ def replacing(path: Path, what: str, *, durable: bool = False) -> Iterator[Path]
     """A temporary path beside `path`, for a writer of its own; when the block succeeds it becomes `path`.
 
     `what` names the deed in errors ("write the checkpoint"). On any failure the temporary file is removed and `path`
-    keeps its old content; an `OSError` becomes a `ResourceError`. durable: the rename survives a
-    power cut, which costs a wait for the disk.
+    keeps its old content; an `OSError` becomes a `ResourceError`. durable: the rename survives a power cut, which costs
+    a wait for the disk.
     """
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
     try:
