@@ -14,6 +14,7 @@ import importlib
 import platform
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,11 @@ def calls(
         module = module.to(device)
         grad = torch.ones_like(module(inputs[:1])).expand(n, -1).contiguous() * 1e-3
         out = module(inputs)
-        yield f"{name}, forward", {"samples": n}, lambda m=module, x=inputs: m(x)
+        yield f"{name}, forward", {"samples": n}, partial(module, inputs)
         yield (
             f"{name}, backward",
             {"samples": n},
-            lambda m=module, o=out, g=grad: torch.autograd.grad(o, m.params, g, retain_graph=True),
+            partial(torch.autograd.grad, out, module.params, grad, retain_graph=True),
         )
 
     rays = n // 32

@@ -117,7 +117,8 @@ def watched_run(folder: Path, budget: int, seconds: float) -> dict[str, float]:
     """Runs `work` in a process of its own; returns its figures, memory in bytes."""
     command = [sys.executable, __file__, "--work", str(folder), "--budget-mb", str(budget >> 20)]
     process = subprocess.Popen([*command, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
-    watch, found = Watch(process.pid), {}
+    watch = Watch(process.pid)
+    found: dict[str, float] = {}
     assert process.stdout is not None
     for line in process.stdout:
         row = json.loads(line)

@@ -243,6 +243,13 @@ def test_the_clock_sees_steps_only_and_looks_come_at_the_moments(burst: int) -> 
     assert step_time(log).median == pytest.approx(10.0)
 
 
+def test_looks_come_at_the_shares_that_are_asked_for() -> None:
+    clock, state = Clock(), create_state(CONFIG, ball_scene()[1], seed=0, device=CPU)
+    hooks = Hooks(lambda most: clock.advance(state, most), clock.look, now=lambda: clock.time)
+    train_for(state, 2.0, hooks, (0.3, 0.5, 1.0))
+    assert clock.looks == [pytest.approx(2.0 * share, abs=0.011) for share in (0.3, 0.5, 1.0)]
+
+
 def test_training_that_stays_non_finite_ends_with_an_error() -> None:
     data = ball_scene()[1]
     state = create_state(CONFIG, data, seed=0, device=CPU)

@@ -62,15 +62,15 @@ class Log(Generic[Seen]):
         return self.seconds[-1] if self.seconds else 0.0
 
 
-def train_for(state: TrainState, budget: float, hooks: Hooks[Seen]) -> Log[Seen]:
-    """Train until `budget` seconds are spent, looking at the moments of `SHARES`; the last look comes at the end.
+def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequence[float] = SHARES) -> Log[Seen]:
+    """Train until `budget` seconds are spent, looking at these ascending shares of it, of which the last is 1.
 
     The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
     """
     log: Log[Seen] = Log()
     streak = 0
     marks: list[tuple[int, float]] = []
-    moments = [share * budget for share in SHARES[:-1]]
+    moments = [share * budget for share in shares[:-1]]
     while log.elapsed < budget:
         worked = time.process_time()
         before, started = log.elapsed, hooks.now()

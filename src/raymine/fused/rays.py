@@ -14,7 +14,8 @@ from raymine.kernels.philox.gpu import halves
 from raymine.step import TrainData, TrainState
 from raymine.step.train import Batch
 
-_BLOCK = 256
+_BLOCK = 64
+"""Rays of a program. There are few, and each waits for one look-up after another: 256 take half as long again."""
 
 
 class DeviceRays:
@@ -37,7 +38,7 @@ class DeviceRays:
             n_rays, self.seed, step, len(self._rig), opencv, fisheye, images.pixels, images.masks, images.places,
             images.rig, images.background, *pixels.arguments, rays, harmonics, wanted, jitter, RANDOM=self._random,
             MASKED=images.masked, OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=pixels.scored, WEIGHED=pixels.weighed,
-            BLOCK=_BLOCK,
+            BLOCK=_BLOCK, num_warps=2,
         )  # fmt: skip
 
     def batch(self, state: TrainState, data: TrainData) -> Batch:

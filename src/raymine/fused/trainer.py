@@ -233,7 +233,7 @@ class FusedTrainer:
         hard, miner = config.mining.hard, self.state.miner
         budget[(1,)](
             self.sums, self._programs, b.n_samples, self.tau, self.control, self.found, miner.rate if miner else 0.0,
-            hard.low, hard.high, SUMS=power_of_two(self._programs), HARD=miner is not None,
+            hard.low, hard.high, SUMS=power_of_two(self._programs), HARD=miner is not None, num_warps=32,
         )  # fmt: skip
 
     def select(self) -> None:
@@ -263,11 +263,13 @@ class FusedTrainer:
     def update(self) -> None:
         b, state, n = self.buffers, self.state, self.model.shape.weights
         c, batch, table = state.config.optimiser, state.config.batch, state.field.table
-        add_up[(triton.cdiv(n, 64),)](self.parts, self.parts.shape[0], n, self.weight_grad, ROWS=32, BLOCK=64)
+        add_up[(triton.cdiv(n, 64),)](
+            self.parts, self.parts.shape[0], n, self.weight_grad, ROWS=128, BLOCK=64, num_warps=8
+        )
         conclude[(1,)](
             self.weight_grad, n, self.schedule, self.control, self.found, self.n_rays, b.n_marched, b.n_chosen,
             b.n_lost, self.step, self.updates, self.rates, self.table_rates, self.rows, RING, batch.samples,
-            batch.min_rays, batch.max_rays, BLOCK=1024,
+            batch.min_rays, batch.max_rays, BLOCK=1 << 14, num_warps=16,
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,

@@ -22,13 +22,14 @@ def budget(
     sums, programs, n_samples, tau, control, found, rate, low, high, SUMS: tl.constexpr, HARD: tl.constexpr
 ):  # fmt: skip
     """After judging: tau, its running average, and how much is drawn. found [4]: loss, error, tau, budget."""
-    p = tl.arange(0, SUMS)
-    live = p < programs
-    size = tl.sum(tl.load(sums + p * 8, mask=live, other=0.0))
-    square = tl.sum(tl.load(sums + p * 8 + 1, mask=live, other=0.0))
-    loss = tl.sum(tl.load(sums + p * 8 + 2, mask=live, other=0.0))
-    error = tl.sum(tl.load(sums + p * 8 + 3, mask=live, other=0.0))
-    weight = tl.sum(tl.load(sums + p * 8 + 4, mask=live, other=0.0))
+    p, k = tl.arange(0, SUMS), tl.arange(0, 8)
+    each = tl.load(sums + p[:, None] * 8 + k[None, :], mask=(p < programs)[:, None], other=0.0)
+    column = tl.sum(each, 0)
+    size = tl.sum(tl.where(k == 0, column, 0.0))
+    square = tl.sum(tl.where(k == 1, column, 0.0))
+    loss = tl.sum(tl.where(k == 2, column, 0.0))
+    error = tl.sum(tl.where(k == 3, column, 0.0))
+    weight = tl.sum(tl.where(k == 4, column, 0.0))
     share = 1.0 / (3.0 * tl.maximum(weight, 1.0))
     total = tl.load(n_samples).to(tl.float32)
     average = tl.load(tau)
