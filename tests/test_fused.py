@@ -334,11 +334,14 @@ def test_another_batch_and_another_scene_compile_nothing() -> None:
     from raymine.kernels.judge.gpu import judge
     from raymine.kernels.march.gpu import march
     from raymine.kernels.ngp_step.gpu import infer, train
+    from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
     from raymine.kernels.ngp_step.gpu_draw import draw
+    from raymine.kernels.ngp_step.gpu_grid import fit, list_cells, mark, put, visit
     from raymine.kernels.select.gpu import select
 
     def compiled() -> int:
-        kernels = (draw, march, infer, judge, select, train, adam)
+        step = (draw, march, infer, judge, budget, select, train, add_up, conclude, adam)
+        kernels = (*step, list_cells, visit, put, mark, fit)
         return sum(len(cache[0]) for kernel in kernels for cache in kernel.device_caches.values())
 
     learn(CONFIG, 12)

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fused_for_tests import trainer_for
 from raymine import recipes
 from raymine.config import Every, Schedule
 from raymine.experiment import TrainRequest, load_run, train
 from raymine.experiment import prepare as preparing
 from raymine.fused import engine
+from raymine.fused import grid as grid_module
+from raymine.fused import rays as rays_module
+from raymine.fused import stages as stages_module
+from raymine.fused import trainer as trainer_module
 from raymine.rays import rays_for_camera
 from raymine.step import TrainConfig
 from test_bench_run import write_scene
 from test_fused import CONFIG, DEVICE, GPU
 
 pytest.importorskip("triton")
+
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import KernelInterface
 
 
 def tiny(*_: object) -> TrainConfig:
@@ -35,6 +44,41 @@ def _fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     # A picture takes the interpreter a minute.
     schedule = Schedule(metrics=2, checkpoint=Every(steps=1), evaluate_views=1 if GPU else 0)
     monkeypatch.setattr(preparing, "_schedule", lambda *_: schedule)
+
+
+class Noted:
+    """In place of a kernel: notes its name and constants, which is what a kernel is compiled for, and computes nothing.
+
+    What is launched may not depend on what was computed: the host never looks.
+    """
+
+    def __init__(self, name: str, launches: set[tuple[object, ...]]) -> None:
+        self.name, self.launches = name, launches
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *arguments, **constants: self.launches.add((self.name, *sorted(constants.items())))
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: set[tuple[object, ...]] = set()
+    for module in (trainer_module, grid_module, stages_module, rays_module):
+        for name, value in vars(module).items():
+            if isinstance(value, KernelInterface | InterpretedFunction):
+                monkeypatch.setattr(module, name, Noted(name, launches))
+
+    def fresh() -> engine.FusedEngine:
+        trainer = trainer_for(unbounded=unbounded)
+        return engine.FusedEngine(trainer.state, trainer.data)
+
+    fresh().compile()
+    ready = launches.copy()
+    launches.clear()
+    training = fresh()
+    for _ in range(4):  # every cell at 4, some at 8 and 12
+        training.advance(4)
+    assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
+    assert launches <= ready
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

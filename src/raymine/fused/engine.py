@@ -104,13 +104,16 @@ class FusedEngine:
         """Make every kernel of training ready. The state is of no use afterwards."""
         from raymine.kernels._triton import compiling
 
-        trainer = self._trainer
+        trainer, sampler = self._trainer, self._trainer.state.sampler
         with compiling():
             trainer.run_stages()
+            sampler.swept = True  # else everything is occupied, and nobody asks what is
             for everything in (True, False):
                 trainer.grid.update(trainer.model, everything)
+        sampler.swept = False
         trainer.reload()
         trainer.advance(2)
+        sampler.swept = True
         for everything in (True, False):
             trainer.grid.update(trainer.model, everything)
         trainer.advance(1)

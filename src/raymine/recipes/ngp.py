@@ -57,9 +57,9 @@ def _cpu(scene: Scene) -> TrainConfig:
 
 
 def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
-    """Twice the published table, and an Adam that soon forgets how large gradients were: quicker, and no worse at the
-    end. `large`, for ten seconds and more: more levels, wider networks whose weights decay and, where all samples are
-    alike in length, samples no longer than two thirds of the finest cells (docs/LOG.md)."""
+    """Twice the published table, and an Adam that soon forgets how large gradients were, which is quicker. `large`, for
+    ten seconds and more: an Adam with the usual memory, more levels, wider networks whose weights decay and, where all
+    samples are alike in length, samples no longer than two thirds of the finest cells (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     grid = _grid(scene, levels=12 if large else 8, features=4, log2_entries=20, most=4096)
     steps = max(600.0, 1.5 * grid.finest) if large and not unbounded else 600.0
@@ -68,7 +68,12 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
         occupancy=OccupancyConfig(step=_box_side(scene) / steps, cone=0.004 if unbounded else 0.0, settle=1000),
         batch=BatchConfig(samples=1 << 20, max_rays=1 << 18),
         optimiser=OptimiserConfig(
-            lr=2e-2, final=0.3, beta2=0.97, decay=0.01 if large else 0.0, table_beta1=0.0, average=0.1
+            lr=2e-2,
+            final=0.3,
+            beta2=0.99 if large else 0.97,
+            decay=0.01 if large else 0.0,
+            table_beta1=0.0,
+            average=0.1,
         ),
         loss=LossConfig(kind="l2"),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),

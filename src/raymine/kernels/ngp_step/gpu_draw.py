@@ -56,6 +56,8 @@ def draw(
     -> rays [R, 8], harmonics [R, 16], wanted [R, 8], jitter [R].
     """
     n = tl.load(n_rays)
+    if tl.program_id(0) * BLOCK >= n:
+        return
     r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = r < n
     now = tl.load(step)

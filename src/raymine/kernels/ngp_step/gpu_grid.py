@@ -1,4 +1,6 @@
-"""Visits to the occupancy grid in Triton: the opacity of one step at a random point of each listed cell."""
+"""Updates of the occupancy grid in Triton: which cells are visited, the opacity of one step at a random point of each,
+and what is occupied as a consequence. `samplers.OccupancySampler.update` is the definition.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _CAP: tl.constexpr = tl.constexpr(CAP)
 
 @triton.jit(do_not_specialize=["level", "levels", "n", "half"])
 def list_cells(seed, step, level, levels, n_occupied, n, half, cells, wanted, BLOCK: tl.constexpr):
-    """cells [half]: every so manieth of n cells from a random start; wanted [half]: ranks among the occupied cells,
-    likewise, or one after the other where there are no more than `half`, then n_occupied + 1, which no cell has."""
+    """cells [half]: every so manieth of n cells from a random start; wanted [half]: ranks, from 1, among the occupied
+    cells likewise, or one after the other where there are no more than `half`, then n_occupied + 1, which none has."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < half
     draw = tl.load(step) * levels + level
@@ -35,19 +37,24 @@ def list_cells(seed, step, level, levels, n_occupied, n, half, cells, wanted, BL
 
 @triton.jit(do_not_specialize=["n", "level", "levels"])
 def visit(
-    cells, n, seed, step, level, levels, reach, box, length, out, table, weights, low,
+    cells, n, seed, step, level, levels, reach, box, length, decay, values, out, table, weights, low,
     scales, resolutions, entries, offsets, dense,
     RES: tl.constexpr, ALL: tl.constexpr, L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr,
     HP: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """out [n]: opacity of a step of `length` at a random point of cells [n] (ALL: of cell i at place i).
+    """out [n]: the larger of what cells [n] remember, values [RES^3] times decay [1], and the opacity of a step of
+    `length` at a random point of them. ALL: cell i at place i, and `out` may be `values`. A cell of RES^3 is none.
 
     box [6]: centre and 2 / side of the inner box; reach: 2^level.
     """
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = i < n
-    cell = i if ALL else tl.load(cells + i, mask=live, other=0).to(tl.int32)
+    cell = i
+    if not ALL:
+        cell = tl.load(cells + i, mask=live, other=RES * RES * RES)
+        live = live & (cell < RES * RES * RES)
+        cell = tl.where(live, cell, 0)
     draw = tl.load(step) * levels + level
     s0, s1 = tl.load(seed), tl.load(seed + 1)
     ox, oy, oz = (
@@ -68,4 +75,53 @@ def visit(
         x, y, z, table, weights, scales, resolutions, entries, offsets, dense, L, LP, F, H, HP, G, GP, TILE
     )
     alpha = 1.0 - tl.exp(-tl.exp(tl.minimum(raw - 1.0, _CAP)) * length)
-    tl.store(out + i, alpha, mask=live)
+    known = tl.load(values + cell, mask=live, other=0.0) * tl.load(decay)
+    tl.store(out + i, tl.maximum(known, alpha, propagate_nan=tl.PropagateNan.ALL), mask=live)
+
+
+@triton.jit(do_not_specialize=["n", "total"])
+def put(cells, found, values, n, total, CLEAR: tl.constexpr, BLOCK: tl.constexpr):
+    """values [total] of cells [n] become the largest of what was found [n] there: first all are cleared, then found. No
+    value is below 0, and a cell may be listed more than once; a cell of `total` is none."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    cell = tl.load(cells + i, mask=i < n, other=total)
+    if CLEAR:
+        tl.store(values + cell, i * 0.0, mask=cell < total)
+    else:
+        tl.atomic_max(values + cell, tl.load(found + i, mask=cell < total, other=0.0), mask=cell < total, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["cells"])
+def mark(values, mean, threshold, occupied, extent, cells, RES: tl.constexpr, FIT: tl.constexpr, BLOCK: tl.constexpr):
+    """occupied [levels, cells] uint8: 1 where a value is above the mean [levels] of its level or above the threshold.
+
+    FIT: extent [6] int32, which must hold RES three times and 0 three times, becomes the first cell along x, y and z
+    that is occupied, and the one behind the last.
+    """
+    level = tl.program_id(1)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < cells
+    at = level.to(tl.int64) * cells + i
+    limit = tl.minimum(tl.load(mean + level), threshold, propagate_nan=tl.PropagateNan.ALL)
+    full = live & (tl.load(values + at, mask=live, other=0.0) > limit)
+    tl.store(occupied + at, full.to(tl.uint8), mask=live)
+    if FIT:
+        x, y, z = i // (RES * RES), i // RES % RES, i % RES
+        tl.atomic_min(extent, tl.min(tl.where(full, x, RES)), sem="relaxed")
+        tl.atomic_min(extent + 1, tl.min(tl.where(full, y, RES)), sem="relaxed")
+        tl.atomic_min(extent + 2, tl.min(tl.where(full, z, RES)), sem="relaxed")
+        tl.atomic_max(extent + 3, tl.max(tl.where(full, x + 1, 0)), sem="relaxed")
+        tl.atomic_max(extent + 4, tl.max(tl.where(full, y + 1, 0)), sem="relaxed")
+        tl.atomic_max(extent + 5, tl.max(tl.where(full, z + 1, 0)), sem="relaxed")
+
+
+@triton.jit
+def fit(extent, low, side, box, RES: tl.constexpr):
+    """box [6], low and high corner, from the extent of what `mark` found, which is made ready for the next time. low,
+    side [3]: of the grid, and of a cell. Where nothing is occupied, low is above high."""
+    k = tl.arange(0, 8)
+    live = k < 6
+    cells = tl.load(extent + k, mask=live, other=0)
+    corner = tl.load(low + k % 3) + tl.load(side + k % 3) * cells.to(tl.float32)
+    tl.store(box + k, corner, mask=live)
+    tl.store(extent + k, tl.where(k < 3, RES, 0), mask=live)
