@@ -14,7 +14,7 @@ from raymine.samplers import OccupancySampler
 _TILE = 64
 """Cells of a program that visits them. 128 would need 185 registers of a thread instead of 70."""
 _BLOCK = 1024
-_MARKED = 8192
+_MARKED = 4096
 """Cells of a program that also finds their extent: with fewer, more programs would queue to add theirs."""
 
 
