@@ -1,4 +1,4 @@
-"""Spherical harmonics in Triton: a thread takes a direction, and its columns never leave the registers in between.
+"""Spherical harmonics in Triton: a few threads share a direction, each with some columns next to each other.
 
 With the norms inside, the recurrence of the reference reads, c_m being the part of x and y,
 
@@ -15,32 +15,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 256
+from raymine.kernels._triton import power_of_two
+
+_BLOCK = 64
 _FLAT: tl.constexpr = tl.constexpr(0.28209479177387814)
 """1 / sqrt(4 pi)"""
 
 
 @triton.jit(do_not_specialize=["n"])
-def _harmonics(direction, out, n, DEGREE: tl.constexpr, BLOCK: tl.constexpr):
+def _harmonics(direction, out, n, DEGREE: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """out [n, DEGREE^2]; COLUMNS: as many, or more. Every thread goes through the whole recurrence and keeps what is
+    its own: stored column by column, every number would be a write of its own to memory."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = i < n
     x = tl.load(direction + i * 3, mask=live, other=0.0)
     y = tl.load(direction + i * 3 + 1, mask=live, other=0.0)
     z = tl.load(direction + i * 3 + 2, mask=live, other=0.0)
-    row = out + i * (DEGREE * DEGREE)
+    column = tl.arange(0, COLUMNS)[None, :]
+    kept = tl.zeros([BLOCK, COLUMNS], tl.float32)
     cosine, sine, top = x * 0 + 1.0, x * 0, x * 0 + _FLAT
     for m in tl.static_range(DEGREE):
         below, here = z * 0, top
         for l in tl.static_range(m, DEGREE):
-            tl.store(row + (l * l + l + m), here * cosine, mask=live)
+            kept = tl.where(column == l * l + l + m, (here * cosine)[:, None], kept)
             if m > 0:
-                tl.store(row + (l * l + l - m), here * sine, mask=live)
+                kept = tl.where(column == l * l + l - m, (here * sine)[:, None], kept)
             k = (l + 1) * (l + 1)
             up = tl.sqrt((4 * k - 1) / (k - m * m))
             down = tl.sqrt((l * l - m * m) * (2 * l + 3) / ((2 * l - 1) * (k - m * m)))
             below, here = here, up * z * here - down * below
         cosine, sine = x * cosine - y * sine, x * sine + y * cosine
         top *= -tl.sqrt((2 * m + 3) / (2 * m + 2) * (2.0 if m == 0 else 1.0))
+    place = out + i[:, None] * (DEGREE * DEGREE) + column
+    tl.store(place, kept, mask=live[:, None] & (column < DEGREE * DEGREE))
 
 
 def harmonics(direction: Tensor, degree: int) -> Tensor:
@@ -48,5 +55,7 @@ def harmonics(direction: Tensor, degree: int) -> Tensor:
     n = direction.shape[0]
     out = torch.empty(n, degree**2, device=direction.device)
     if n:
-        _harmonics[(triton.cdiv(n, _BLOCK),)](direction.contiguous(), out, n, DEGREE=degree, BLOCK=_BLOCK)
+        _harmonics[(triton.cdiv(n, _BLOCK),)](
+            direction.contiguous(), out, n, DEGREE=degree, COLUMNS=power_of_two(degree**2), BLOCK=_BLOCK
+        )
     return out
