@@ -114,6 +114,29 @@ def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing) -> 
         assert torch.allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
+def test_rays_from_far_away_and_nonsense_stay_within_the_grid(backend: str, levels: int) -> None:
+    """Rounding moves the far ones by many cells: what they find means little, but they look nowhere else."""
+    if backend == "gpu":
+        pytest.importorskip("triton")
+    device = TRITON_DEVICE if backend == "gpu" else "cpu"
+    grid = random_grid(levels, 16, 1.0)
+    grid = replace(grid, bits=grid.bits.to(device), blocks=grid.blocks.to(device))
+    directions = torch.nn.functional.normalize(torch.randn(12, 3), dim=-1)
+    origins = directions * -torch.tensor([1e3, 1e6, 1e8])[:, None].repeat(4, 1)
+    directions[9], origins[10], origins[11] = float("nan"), float("inf"), float("nan")
+    near, far, jitter = torch.zeros(12), torch.full((12,), 2e8), torch.rand(12)
+    arguments = (part.to(device) for part in (origins, directions, near, far))
+    with dispatch.force(backend):  # type: ignore[arg-type]
+        got = march(*arguments, grid, Spacing(0.02, 1e3), jitter.to(device))
+    assert int(got.count.sum()) == len(got.t_start) == len(got.ray_id)
+    assert not got.count[9:].any()
+    assert (got.t_end >= got.t_start).all()
+    assert int(got.count[0]) > 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1e-3, 0.1), st.floats(1.0, 50.0), st.sampled_from([0.0, 0.001, 0.01, 0.1]), st.floats(0.0, 1000.0))
 def test_spacing_is_its_own_inverse(shortest: float, ratio: float, cone: float, t: float) -> None:

@@ -64,12 +64,16 @@ def _bounds(origins, directions, near, far, jitter, centre, half, outer, tight, 
     slack = np.float32(0.01) * shape[0]
     for r in numba.prange(origins.shape[0]):
         t0, t1 = near[r], far[r]
+        total = np.float32(0.0)
         for axis in range(3):
+            total += origins[r, axis] + directions[r, axis]
             d, reach = directions[r, axis], half[axis] * outer
             a = (centre[axis] - reach - origins[r, axis]) / d
             b = (centre[axis] + reach - origins[r, axis]) / d
             if a == a and b == b:
                 t0, t1 = max(t0, min(a, b)), min(t1, max(a, b))
+        if not np.isfinite(total):
+            t1 = -np.float32(np.inf)
         leave[r] = t1
         start[r] = np.float32(0.0)
         begin[r] = most[r] = 0

@@ -57,25 +57,28 @@ def _clip(ox, oy, oz, dx, dy, dz, near, far, lx, ly, lz, hx, hy, hz):
 
 @triton.jit
 def _occupied(x, y, z, grid, valid, RES: tl.constexpr, LEVELS: tl.constexpr):
-    """Whether points, in units of the inner box's half side from its centre, lie in occupied cells."""
-    reach = tl.maximum(tl.abs(x), tl.maximum(tl.abs(y), tl.abs(z)))
+    """Whether points lie in occupied cells; `valid`: those in the whole grid, but for rounding. In cells of the inner
+    box: from its low corner where it is the whole grid, else from its centre."""
     if LEVELS == 1:
-        inside = valid & (reach <= 1.0)
-        first = 0
+        inside = valid
+        first = tl.full([], 0, tl.uint32)
     else:
+        reach = tl.maximum(tl.abs(x), tl.maximum(tl.abs(y), tl.abs(z)))
         level = tl.zeros_like(reach).to(tl.int32)
         shrink = tl.zeros_like(reach) + 1.0
         for _ in tl.static_range(LEVELS - 1):
-            beyond = reach * shrink > 1.0
+            beyond = reach * shrink > 0.5 * RES
             level += beyond.to(tl.int32)
             shrink = tl.where(beyond, shrink * 0.5, shrink)
-        inside = valid & (reach * shrink <= 1.0)
-        first = level * (RES * RES * RES)
-        x, y, z = x * shrink, y * shrink, z * shrink
-    ix = tl.minimum((x * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
-    iy = tl.minimum((y * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
-    iz = tl.minimum((z * (0.5 * RES) + 0.5 * RES).to(tl.int32), RES - 1)
-    return tl.load(grid + first + (ix * RES + iy) * RES + iz, mask=inside, other=0) != 0
+        inside = valid & (reach * shrink <= 0.5 * RES)
+        first = level.to(tl.uint32) * (RES * RES * RES)
+        x, y, z = x * shrink + 0.5 * RES, y * shrink + 0.5 * RES, z * shrink + 0.5 * RES
+    # Unsigned, so that whatever rounding does far away, the look-up stays within the grid.
+    most = tl.full([], RES - 1, tl.uint32)
+    ix = tl.minimum(x.to(tl.int32).to(tl.uint32), most)
+    iy = tl.minimum(y.to(tl.int32).to(tl.uint32), most)
+    iz = tl.minimum(z.to(tl.int32).to(tl.uint32), most)
+    return tl.load(grid + (first + (ix * RES + iy) * RES + iz), mask=inside, other=0) != 0
 
 
 @triton.jit(do_not_specialize=["capacity", "room"])
@@ -126,7 +129,8 @@ def march(
         # Intervals are numbered from where the ray enters the whole grid, so that what is occupied moves none of them.
         entry, leave = _clip(ox, oy, oz, dx, dy, dz, near, far, cx - sx, cy - sy, cz - sz, cx + sx, cy + sy, cz + sz)
         begin, end = _clip(ox, oy, oz, dx, dy, dz, entry, leave, lx, ly, lz, hx, hy, hz)
-        hit = (leave > entry) & (end > begin)
+        finite = tl.abs(ox + oy + oz + dx + dy + dz) < float("inf")
+        hit = finite & (leave > entry) & (end > begin)
         start = count_at(tl.where(hit, entry, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) + tl.load(jitter + r)
         low = count_at(tl.where(hit, begin, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) - start
         high = count_at(tl.where(hit, end, 1.0), shortest, longest, cone, ta, tb, ua, ub, CONE) - start
@@ -147,16 +151,23 @@ def march(
             tl.store(first + r, tl.where(fits, put, 0))
             tl.store(count + r, tl.where(fits, limit - put, 0))
             limit = tl.where(fits, limit, put)
-        # A position in units of the inner box's half side, from its centre, is a + t v.
-        ax, ay, az = (ox - cx) * px, (oy - cy) * py, (oz - cz) * pz
-        vx, vy, vz = dx * px, dy * py, dz * pz
+        # A position, as `_occupied` wants it, is a + t v, or a + u v without a cone.
+        ax, ay, az = (ox - cx) * px * (0.5 * RES), (oy - cy) * py * (0.5 * RES), (oz - cz) * pz * (0.5 * RES)
+        vx, vy, vz = dx * px * (0.5 * RES), dy * py * (0.5 * RES), dz * pz * (0.5 * RES)
+        if LEVELS == 1:
+            ax, ay, az = ax + 0.5 * RES, ay + 0.5 * RES, az + 0.5 * RES
+        until = leave
+        if not CONE:
+            vx, vy, vz = vx * shortest, vy * shortest, vz * shortest
+            ax, ay, az = ax + 0.5 * vx, ay + 0.5 * vy, az + 0.5 * vz
+            until = leave / shortest - 0.5
         while (k < last) & ((put < limit) | (not WRITE)):
             u = start + (k + lane).to(tl.float32)
             t0 = distance_at(u, shortest, longest, cone, ta, tb, ua, ub, CONE)
             t1 = distance_at(u + 1.0, shortest, longest, cone, ta, tb, ua, ub, CONE)
-            t = (t0 + t1) * 0.5
-            valid = (t < leave) & (k + lane < last)
-            full = _occupied(ax + t * vx, ay + t * vy, az + t * vz, grid, valid, RES, LEVELS)
+            at = (t0 + t1) * 0.5 if CONE else u
+            valid = (at < until) & (k + lane < last)
+            full = _occupied(ax + at * vx, ay + at * vy, az + at * vz, grid, valid, RES, LEVELS)
             ones = full.to(tl.int32)
             if WRITE:
                 place = put + tl.cumsum(ones, 0) - 1

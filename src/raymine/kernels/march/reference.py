@@ -16,13 +16,14 @@ from raymine.kernels.march.spacing import Spacing
 def clip_to_box(
     origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy
 ) -> tuple[Tensor, Tensor]:
-    """[R] entry and exit of the outermost box, inside [near, far]; exit < entry when the ray misses."""
+    """[R] entry and exit of the outermost box, inside [near, far]; exit < entry where one misses or is not finite."""
     low, high = (torch.tensor(side, device=origins.device, dtype=origins.dtype) for side in (grid.low, grid.high))
     centre, half = (low + high) * 0.5, (high - low) * (0.5 * 2 ** (grid.levels - 1))
     # A direction parallel to a face gives an infinite slab, or a miss (NaN is turned into one) exactly on the face.
     a, b = (centre - half - origins) / directions, (centre + half - origins) / directions
     entry = torch.minimum(a, b).nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
     leave = torch.maximum(a, b).nan_to_num(torch.inf, torch.inf, -torch.inf).amin(-1)
+    leave = torch.where((origins + directions).sum(-1).isfinite(), leave, -torch.inf)
     return torch.maximum(entry, near), torch.minimum(leave, far)
 
 
@@ -57,7 +58,7 @@ def march(
     t0, t1 = spacing.distance_at(u), spacing.distance_at(u + 1.0)
     middle = (t0 + t1) * 0.5
     keep = hit[:, None] & (middle < leave[:, None])
-    points = origins[:, None] + middle[..., None] * directions[:, None]
+    points = torch.where(keep[..., None], origins[:, None] + middle[..., None] * directions[:, None], 0.0)
     keep &= is_occupied(points.reshape(-1, 3), grid).reshape(keep.shape)
     ray_id = keep.nonzero()[:, 0]
     return t0[keep], t1[keep], ray_id, keep.sum(-1)
