@@ -65,7 +65,7 @@ def judge(
     total_error = 0.0
     total_weight = 0.0
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
-        begin, samples = tl.load(first + r), tl.load(seen + r)
+        begin, samples, marched = tl.load(first + r), tl.load(seen + r), tl.load(count + r)
         row = wanted + r * 8
         b0, b1, b2 = tl.load(row + 3), tl.load(row + 4), tl.load(row + 5)
         optical_before = 0.0
@@ -135,8 +135,8 @@ def judge(
             total_square += tl.sum(norm * norm)
             behind -= tl.sum(part)
             optical_before += tl.sum(optical)
-        for s in range(samples, tl.load(count + r), CHUNK):
-            rest_of = s + lane < tl.load(count + r)
+        for s in range(samples, marched, CHUNK):
+            rest_of = s + lane < marched
             tl.store(size + begin + s + lane, tl.zeros([CHUNK], tl.float32), mask=rest_of)
             if ALL:
                 for c in tl.static_range(4):
