@@ -89,6 +89,28 @@ def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool, backend: str
     assert torch.allclose(states[backend][0].cpu(), leaf.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("momentum", [True, False])
+@pytest.mark.parametrize("n", [63, 1000])
+def test_elements_without_a_gradient_stay_as_they_are(n: int, momentum: bool, backend: str) -> None:
+    """Also those beside one that has a gradient: a kernel may take several at a time."""
+    where = {name: device_of(name) for name in (backend, "reference")}
+    start = torch.randn(n), torch.randn(n), torch.rand(n)
+    states = {name: [part.to(device, copy=True) for part in start] for name, device in where.items()}
+    ever = torch.zeros(n, dtype=torch.bool)
+    for count in (5, 6):
+        grad = torch.randn(n) * (torch.rand(n) < 0.3)
+        ever |= grad != 0
+        for name, (p, m, v) in states.items():
+            with dispatch.force(name):  # type: ignore[arg-type]
+                rates = Rates(0.01, 0.9 if momentum else 0.0, 0.97, 1e-10, 0.0, count)
+                update(p, grad.to(p.device), m if momentum else None, v, rates, sparse=True)
+    assert 0 < int(ever.sum()) < n
+    for got, expected, before in zip(states[backend], states["reference"], start, strict=True):
+        assert torch.equal(got.cpu()[~ever], before[~ever])
+        assert torch.allclose(got.cpu(), expected.cpu(), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch.Backend, by_rows: bool) -> None:

@@ -22,7 +22,7 @@ from raymine.fused.model import HalfModel, layers_of
 from raymine.fused.rays import DeviceRays
 from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import power_of_two, programs
-from raymine.kernels.adam.gpu import adam
+from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.judge.gpu import judge
 from raymine.kernels.ngp_step.gpu import TILE, train
 from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
@@ -273,13 +273,14 @@ class FusedTrainer:
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
-            SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, BLOCK=256,
+            SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, ROW=row_of(n), BLOCK=256,
         )  # fmt: skip
         second = state.optimiser.second["table"]
         first = state.optimiser.first.get("table", second)
         adam[(triton.cdiv(table.numel(), _TABLE_BLOCK),)](
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(),
-            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, BLOCK=_TABLE_BLOCK,
+            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, ROW=row_of(table.numel()),
+            BLOCK=_TABLE_BLOCK,
         )  # fmt: skip
 
 

@@ -15,38 +15,52 @@ _BLOCK = 1024
 @triton.jit(do_not_specialize=["n"])
 def adam(
     parameter, copy, grad, first, second, rates, n,
-    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, ROW: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """rates [8]: whether the step counts (1 or 0), what to multiply gradients by, learning rate over 1 - beta1^n,
     beta1, beta2, 1 / (1 - beta2^n), eps, learning rate times decay.
 
-    SPARSE: elements whose gradient is 0 stay as they are, and nothing else of them is read. CLEAR: gradients are 0
-    afterwards; where the step does not count, that is all. FIXED: not 0 where gradients are integers, times FIXED.
+    SPARSE: elements whose gradient is 0 stay as they are, and nothing else is read of ROW elements, of which there must
+    be a whole number, where all are. CLEAR: gradients are 0 afterwards; where the step does not count, that is all.
+    FIXED: not 0 where gradients are integers, times FIXED.
     """
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < n
-    g = tl.load(grad + i, mask=inside, other=0)
-    touched = inside & (g != 0)
+    # Rows, whose elements are read and written at once: one by one, each would be an access of its own.
+    row = tl.program_id(0).to(tl.int64) * (BLOCK // ROW) + tl.arange(0, BLOCK // ROW)
+    i = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
+    inside = row * ROW < n
+    g = tl.load(grad + i, mask=inside[:, None], other=0)
+    changes = g != 0
+    touched = inside & (tl.max(changes.to(tl.int32), 1) > 0)
     g = g.to(tl.float32)
     if FIXED > 0.0:
         g = g * (1.0 / FIXED)
-    live = touched if SPARSE else inside
-    live = live & (tl.load(rates + i * 0) > 0)
+    live = ((touched if SPARSE else inside) & (tl.load(rates + row * 0) > 0))[:, None]
     rate, b1, b2 = tl.load(rates + 2), tl.load(rates + 3), tl.load(rates + 4)
     scale2, eps, shrink = tl.load(rates + 5), tl.load(rates + 6), tl.load(rates + 7)
-    p = tl.load(parameter + i, mask=live, other=0.0)
+    p, known = tl.load(parameter + i, mask=live, other=0.0), tl.load(second + i, mask=live, other=0.0)
+    # All that is computed needs a number from behind the barrier. Without it the compiler is done with the one before
+    # it reads the other, and memory is waited for once more.
+    tl.debug_barrier()
     g = g * tl.load(rates + 1)
     mean = g
     if MOMENTUM:
-        mean = b1 * tl.load(first + i, mask=live, other=0.0) + (1 - b1) * g
-        tl.store(first + i, mean, mask=live)
-    v = b2 * tl.load(second + i, mask=live, other=0.0) + (1 - b2) * g * g
-    tl.store(second + i, v, mask=live)
-    p -= rate * mean / (tl.sqrt(v * scale2) + eps) + shrink * p
-    tl.store(parameter + i, p, mask=live)
-    tl.store(copy + i, p.to(copy.dtype.element_ty), mask=live)
+        before = tl.load(first + i, mask=live, other=0.0)
+        mean = b1 * before + (1 - b1) * g
+        tl.store(first + i, tl.where(changes, mean, before) if SPARSE else mean, mask=live)
+    v = b2 * known + (1 - b2) * g * g
+    tl.store(second + i, tl.where(changes, v, known) if SPARSE else v, mask=live)
+    new = p - (rate * mean / (tl.sqrt(v * scale2) + eps) + shrink * p)
+    new = tl.where(changes, new, p) if SPARSE else new
+    tl.store(parameter + i, new, mask=live)
+    tl.store(copy + i, new.to(copy.dtype.element_ty), mask=live)
     if CLEAR:
-        tl.store(grad + i, tl.zeros([BLOCK], grad.dtype.element_ty), mask=touched)
+        tl.store(grad + i, tl.zeros([BLOCK // ROW, ROW], grad.dtype.element_ty), mask=touched[:, None])
+
+
+def row_of(n: int) -> int:
+    """How many of n elements `adam` takes together."""
+    return 4 if n % 4 == 0 else 1
 
 
 def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
@@ -63,5 +77,5 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
         numbers[0] = rates.gate
     adam[(triton.cdiv(n, _BLOCK),)](
         parameter, parameter, grad, v if m is None else m, v, numbers, n,
-        SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, BLOCK=_BLOCK,
+        SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, ROW=row_of(n), BLOCK=_BLOCK,
     )  # fmt: skip
