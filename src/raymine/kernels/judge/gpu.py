@@ -45,6 +45,16 @@ def limited(optical):
 
 
 @triton.jit
+def _four(raw, i, live, CHUNK: tl.constexpr):
+    """The four numbers of samples i [CHUNK], read at once; 0 where not live."""
+    rows = tl.load(raw + i[:, None] * 4 + tl.arange(0, 4)[None, :], mask=live[:, None], other=0.0)
+    even, odd = tl.split(tl.reshape(rows, [CHUNK, 2, 2]))
+    c0, c2 = tl.split(even)
+    c1, c3 = tl.split(odd)
+    return c0, c1, c2, c3
+
+
+@triton.jit
 def judge(
     raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint,
     gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, CHUNK: tl.constexpr,
@@ -59,8 +69,8 @@ def judge(
     """
     n = tl.load(n_rays)
     lane = tl.arange(0, CHUNK)
-    total_size = 0.0
-    total_square = 0.0
+    sizes = tl.zeros([CHUNK], tl.float32)
+    squares = tl.zeros([CHUNK], tl.float32)
     total_loss = 0.0
     total_error = 0.0
     total_weight = 0.0
@@ -77,13 +87,14 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length)
+            c0, c1, c2, density = _four(raw, i, live, CHUNK)
+            optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through = tl.exp(-(upto - optical))
             weight = tl.where(through < stop, 0.0, through * (1 - tl.exp(-optical)))
-            red += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4, mask=live, other=0.0)))
-            green += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 1, mask=live, other=0.0)))
-            blue += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 2, mask=live, other=0.0)))
+            red += tl.sum(weight * tl.sigmoid(c0))
+            green += tl.sum(weight * tl.sigmoid(c1))
+            blue += tl.sum(weight * tl.sigmoid(c2))
             opacity += tl.sum(weight)
             optical_before += tl.sum(optical)
         share = tl.load(row + 6)
@@ -107,32 +118,29 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * length)
+            c0, c1, c2, density = _four(raw, i, live, CHUNK)
+            optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through, after = tl.exp(-(upto - optical)), tl.exp(-upto)
             alpha = 1 - tl.exp(-optical)
             sees = live & ~(through < stop)
             weight = tl.where(sees, through * alpha, 0.0)
-            c0 = tl.sigmoid(tl.load(raw + i * 4, mask=live, other=0.0))
-            c1 = tl.sigmoid(tl.load(raw + i * 4 + 1, mask=live, other=0.0))
-            c2 = tl.sigmoid(tl.load(raw + i * 4 + 2, mask=live, other=0.0))
+            c0, c1, c2 = tl.sigmoid(c0), tl.sigmoid(c1), tl.sigmoid(c2)
             v = g0 * c0 + g1 * c1 + g2 * c2 - rest
             part = tl.where(sees, weight * v, 0.0)
             upto_part = tl.cumsum(part, 0)
             q0, q1, q2 = g0 * weight * c0 * (1 - c0), g1 * weight * c1 * (1 - c1), g2 * weight * c2 * (1 - c2)
             q3 = tl.where(sees, optical * (after * v - (behind - upto_part)), 0.0)
-            tl.store(gradient + i * 4, q0, mask=live)
-            tl.store(gradient + i * 4 + 1, q1, mask=live)
-            tl.store(gradient + i * 4 + 2, q2, mask=live)
-            tl.store(gradient + i * 4 + 3, q3, mask=live)
+            rows = tl.reshape(tl.join(tl.join(q0, q2), tl.join(q1, q3)), [CHUNK, 4])
+            tl.store(gradient + i[:, None] * 4 + tl.arange(0, 4)[None, :], rows, mask=live[:, None])
             square = q0 * q0 + q1 * q1 + q2 * q2 + q3 * q3
             norm = tl.where(square < float("inf"), tl.sqrt(square), 0.0)
             if PRUNE:
                 norm = tl.where(sees & (alpha >= faint), 1.0, 0.0)
             norm = tl.where(live, norm, 0.0)
             tl.store(size + i, norm, mask=live)
-            total_size += tl.sum(norm)
-            total_square += tl.sum(norm * norm)
+            sizes += norm
+            squares += norm * norm
             behind -= tl.sum(part)
             optical_before += tl.sum(optical)
         for s in range(samples, marched, CHUNK):
@@ -142,8 +150,8 @@ def judge(
                 for c in tl.static_range(4):
                     tl.store(gradient + (begin + s + lane) * 4 + c, tl.zeros([CHUNK], tl.float32), mask=rest_of)
     out = sums + tl.program_id(0) * 8
-    tl.store(out, total_size)
-    tl.store(out + 1, total_square)
+    tl.store(out, tl.sum(sizes))
+    tl.store(out + 1, tl.sum(squares))
     tl.store(out + 2, total_loss)
     tl.store(out + 3, total_error)
     tl.store(out + 4, total_weight)
