@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
-from raymine.kernels.judge.gpu import activate, limited
+from raymine.kernels.judge.gpu import activate, four, limited
 
 
 @triton.jit
@@ -39,13 +39,14 @@ def render(
             live = s + lane < samples
             i = begin + s + lane
             t0, t1 = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
-            optical = limited(activate(tl.load(raw + i * 4 + 3, mask=live, other=0.0)) * (t1 - t0))
+            c0, c1, c2, density = four(raw, i, live, CHUNK)
+            optical = limited(activate(density) * (t1 - t0))
             through = tl.exp(-(optical_before + tl.cumsum(optical, 0) - optical))
             alpha = 1 - tl.exp(-optical)
             weight = tl.where((through < stop) | (alpha < faint), 0.0, through * alpha)
-            red += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4, mask=live, other=0.0)))
-            green += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 1, mask=live, other=0.0)))
-            blue += tl.sum(weight * tl.sigmoid(tl.load(raw + i * 4 + 2, mask=live, other=0.0)))
+            red += tl.sum(weight * tl.sigmoid(c0))
+            green += tl.sum(weight * tl.sigmoid(c1))
+            blue += tl.sum(weight * tl.sigmoid(c2))
             total += tl.sum(weight)
             distance += tl.sum(weight * (t0 + t1) * 0.5)
             optical_before += tl.sum(optical)

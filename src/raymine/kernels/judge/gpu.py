@@ -45,7 +45,7 @@ def limited(optical):
 
 
 @triton.jit
-def _four(raw, i, live, CHUNK: tl.constexpr):
+def four(raw, i, live, CHUNK: tl.constexpr):
     """The four numbers of samples i [CHUNK], read at once; 0 where not live."""
     rows = tl.load(raw + i[:, None] * 4 + tl.arange(0, 4)[None, :], mask=live[:, None], other=0.0)
     even, odd = tl.split(tl.reshape(rows, [CHUNK, 2, 2]))
@@ -87,7 +87,7 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            c0, c1, c2, density = _four(raw, i, live, CHUNK)
+            c0, c1, c2, density = four(raw, i, live, CHUNK)
             optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through = tl.exp(-(upto - optical))
@@ -118,7 +118,7 @@ def judge(
             live = s + lane < samples
             i = begin + s + lane
             length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
-            c0, c1, c2, density = _four(raw, i, live, CHUNK)
+            c0, c1, c2, density = four(raw, i, live, CHUNK)
             optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
             through, after = tl.exp(-(upto - optical)), tl.exp(-upto)
