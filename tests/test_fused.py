@@ -33,6 +33,7 @@ from raymine.kernels.judge import reference as judge_reference
 from raymine.kernels.march import gpu as march_gpu
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
+from raymine.kernels.ngp_step.gpu import WAYS, Way
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
@@ -171,9 +172,13 @@ def test_judging_is_the_reference(kind: str) -> None:
     assert float(trainer.found[2]) == pytest.approx(float((n * p.square().sum()).sqrt()), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["default", *SHAPES])
-def test_training_is_the_reference(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*(("default", way) for way in WAYS), *((name, WAYS[0]) for name in SHAPES), *((name, WAYS[2]) for name in SHAPES)],
+)
+def test_training_is_the_reference(name: str, way: Way) -> None:
     trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)))
+    trainer._way = way
     state, b = halved(trainer.state), trainer.buffers
     trainer.reload()
     poison(trainer)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ from raymine.fused import grid as grid_module
 from raymine.fused import rays as rays_module
 from raymine.fused import stages as stages_module
 from raymine.fused import trainer as trainer_module
+from raymine.fused.problem import NoRoomError
 from raymine.rays import rays_for_camera
-from raymine.step import TrainConfig
+from raymine.step import TrainConfig, TrainState
 from test_bench_run import write_scene
 from test_fused import CONFIG, DEVICE, GPU
 
@@ -79,6 +81,38 @@ def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monk
         training.advance(4)
     assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
     assert launches <= ready
+
+
+class Measured:
+    """In place of `train`: compiles to nothing, and needs ever less shared memory from way to way."""
+
+    def warmup(self, *_: object, TILE: int, HELD: bool, num_stages: int, **__: object) -> object:
+        return SimpleNamespace(metadata=SimpleNamespace(shared=1000 * (TILE + 100 * HELD + num_stages)))
+
+
+@pytest.mark.parametrize(("room", "way"), [(300, 0), (166, 1), (100, 2), (64, 3), (30, None)])
+def test_the_quickest_way_that_finds_room_is_taken(room: int, way: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_for()
+    monkeypatch.setattr(trainer_module, "train", Measured())
+    monkeypatch.setattr(trainer_module, "shared_memory", lambda _: 1000 * room)
+    monkeypatch.setattr(TrainState, "device", SimpleNamespace(type="cuda"))
+    if way is not None:
+        assert trainer._find_way() == trainer_module.WAYS[way]
+        return
+    with pytest.raises(NoRoomError, match="needs 32 KB of shared memory, and this GPU has 29 KB"):
+        trainer._find_way()
+
+
+def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_way(_: object) -> None:
+        raise NoRoomError("the fused step needs 90 KB")
+
+    trainer = trainer_for()
+    monkeypatch.setattr(engine, "problem_with", lambda *_, **__: "")
+    monkeypatch.setattr(trainer_module.FusedTrainer, "_find_way", find_way)
+    found = engine.engine_for(trainer.state, trainer.data)
+    assert (found.name, found.reason) == ("plain", "the fused step needs 90 KB")
+    assert len(found.advance(1)) == 1
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

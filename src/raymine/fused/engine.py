@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from raymine.contracts import Renderer, StepReport
-from raymine.fused.problem import problem_with
+from raymine.fused.problem import NoRoomError, problem_with
 from raymine.kernels.dispatch import triton_problem
 from raymine.step import TrainData, TrainState, train_step
 from raymine.step.train import Draw
@@ -122,7 +122,12 @@ class FusedEngine:
 def engine_for(state: TrainState, data: TrainData) -> Engine:
     """The quickest engine that can take the state."""
     problem = problem_with(state.config, state.device.type, training=True)
-    return PlainEngine(state, data, problem) if problem else FusedEngine(state, data)
+    if problem:
+        return PlainEngine(state, data, problem)
+    try:
+        return FusedEngine(state, data)
+    except NoRoomError as error:
+        return PlainEngine(state, data, str(error))
 
 
 def _draw_on_device(state: TrainState, data: TrainData) -> Draw | None:

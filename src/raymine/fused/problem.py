@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from raymine.errors import ConfigError
 from raymine.kernels.dispatch import triton_problem
 from raymine.step import TrainConfig
+
+
+class NoRoomError(ConfigError):
+    """A GPU has too little shared memory for the kernels of a model, whatever they do without."""
 
 
 def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +20,13 @@ from raymine.fused.buffers import ROOM, TrainBuffers
 from raymine.fused.draws import Course, choose
 from raymine.fused.grid import DeviceGrid
 from raymine.fused.model import HalfModel, layers_of
+from raymine.fused.problem import NoRoomError
 from raymine.fused.rays import DeviceRays
 from raymine.fused.stages import ask_field, march_rays
-from raymine.kernels._triton import power_of_two, programs
+from raymine.kernels._triton import power_of_two, programs, shared_memory
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.judge.gpu import judge
-from raymine.kernels.ngp_step.gpu import TILE, train
+from raymine.kernels.ngp_step.gpu import WAYS, Way, train
 from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
 from raymine.kernels.philox.op import Stream
 from raymine.kernels.select.gpu import select
@@ -41,6 +43,9 @@ FIXED = 2.0**32
 _BLOCK = 1024
 _TABLE_BLOCK = 512
 """Numbers of the table that a program of Adam updates: 1,024 take half as long again."""
+
+_PLENTY = 224 << 10
+"""Bytes of shared memory that suffice for the first way of `train` and up to 64 encoded numbers."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +83,7 @@ class FusedTrainer:
         self._ran: set[str] = set()
         self._scheduled: tuple[float, ...] = ()
         self.buffers = TrainBuffers(state.config.batch.max_rays, self._room(), device)
+        self._way = self._find_way()
         self.reload()
 
     def _room(self) -> int:
@@ -253,12 +259,33 @@ class FusedTrainer:
                 torch.cumsum(b.block_count, 0, dtype=torch.int32, out=b.block_running)
 
     def train(self) -> None:
-        b, shape = self.buffers, self.model.shape
-        train[(self.parts.shape[0],)](
-            b.rays, b.harmonics, b.ray_id, b.t_start, b.t_end, b.index, b.weight, b.n_chosen, b.gradient, SCALE,
-            *self.model.arguments, self.table_grad, self.parts, **self.model.constants, WEIGHTS=shape.weights,
-            TILE=TILE, FIXED=self.fixed, num_warps=self._warps,
-        )  # fmt: skip
+        train[(self.parts.shape[0],)](*self._train_arguments(), **self._train_constants(self._way))
+
+    def _train_arguments(self) -> tuple[object, ...]:
+        b = self.buffers
+        samples = (b.rays, b.harmonics, b.ray_id, b.t_start, b.t_end, b.index, b.weight, b.n_chosen, b.gradient, SCALE)
+        return (*samples, *self.model.arguments, self.table_grad, self.parts)
+
+    def _train_constants(self, way: Way) -> dict[str, Any]:
+        shape = {**self.model.constants, "WEIGHTS": self.model.shape.weights, "FIXED": self.fixed}
+        return {**shape, **way._asdict(), "num_warps": self._warps}
+
+    def _find_way(self) -> Way:
+        """The quickest way of `train` that finds room on the device. Compiles them one by one where room is short."""
+        device, shape = self.state.device, self.model.shape
+        if device.type != "cuda":
+            return WAYS[0]
+        room, needed = shared_memory(device), 0
+        if room >= _PLENTY and shape.LP * shape.F <= 64:
+            return WAYS[0]
+        for way in WAYS:
+            compiled = train.warmup(*self._train_arguments(), grid=(1,), **self._train_constants(way))
+            needed = int(compiled.metadata.shared)
+            if needed <= room:
+                return way
+        raise NoRoomError(
+            f"the fused step of this model needs {needed >> 10} KB of shared memory, and this GPU has {room >> 10} KB"
+        )
 
     def update(self) -> None:
         b, state, n = self.buffers, self.state, self.model.shape.weights

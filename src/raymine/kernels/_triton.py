@@ -29,6 +29,14 @@ def power_of_two(n: int, least: int = 1) -> int:
     return max(least, 1 << max(0, n - 1).bit_length())
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may take on a CUDA device."""
+    from triton.runtime import driver
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
+
+
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
     """Inside, a launch starts to compile its kernel and computes nothing; at the end, all of them are ready to launch.

@@ -22,8 +22,20 @@ from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.judge.reference import CAP
 from raymine.kernels.ngp_step.inputs import WIDTH
 
-TILE = 64
-"""Samples that a program works on at a time. Tiles of 128 spill registers and take 2 to 4 times as long."""
+
+class Way(NamedTuple):
+    """How `train` works: samples of a tile, whether it holds the layers in shared memory, and loads how far ahead."""
+
+    TILE: int
+    HELD: bool
+    num_stages: int
+
+
+WAYS = (Way(64, True, 3), Way(64, True, 1), Way(64, False, 1), Way(32, False, 1))
+"""The quickest first; each takes less shared memory than the one before. KB that `ngp` and `ngp-large` take: 83 and 203
+the first way on a Hopper; 107 and 281, then 68 and 210, then 32 and 90 on an A100, which has 163, and on Ampere, Ada
+and Blackwell for consumers, which have 99; 24 the third and 64 the last way on a Turing, which has 64. Tiles of 128
+spill registers."""
 
 _SH: tl.constexpr = tl.constexpr(WIDTH)
 _CAP: tl.constexpr = tl.constexpr(CAP)
@@ -79,6 +91,16 @@ def _layer(weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.c
     i, o = tl.arange(0, IP), tl.arange(0, OP)
     place = weights + i[:, None] * O + o[None, :]
     return tl.load(place, mask=(i[:, None] < I) & (o[None, :] < O), other=0.0)
+
+
+@triton.jit
+def _held(layer, weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr, HELD: tl.constexpr):
+    """`layer`, or where layers are not held, the same from memory."""
+    if HELD:
+        found = layer
+    else:
+        found = _layer(weights, I, O, IP, OP)
+    return found
 
 
 @triton.jit
@@ -234,12 +256,13 @@ def train(
     scales, resolutions, entries, offsets, dense, table_grad, weight_grads,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
     GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, WEIGHTS: tl.constexpr, TILE: tl.constexpr,
-    FIXED: tl.constexpr,
+    FIXED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """Add `scale` times the gradients of the table to table_grad, and write those of the layers, each program's own
     part, to weight_grads [programs, WEIGHTS]. output_grad [B, 4]; index, weight [b]: samples and their weights.
 
     FIXED: not 0 where table_grad holds integers, gradients times FIXED: their sums do not depend on the order.
+    HELD: layers stay in shared memory; else they are read wherever they are needed, and it takes less of it.
     """
     n = tl.load(n_chosen)
     o16 = tl.arange(0, 16)
@@ -247,11 +270,11 @@ def train(
     at3 = at2 + H * G
     at4 = at3 + (G + _SH) * H
     at5 = at4 + MIDDLE * H * H
-    w1 = _layer(weights, L * F, H, LP * F, HP)
-    w2 = _layer(weights + at2, H, G, HP, GP)
-    w3 = _layer(weights + at3, G, H, GP, HP)
-    w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP)
-    w5 = _layer(weights + at5, H, 3, HP, 16)
+    w1 = _layer(weights, L * F, H, LP * F, HP) if HELD else weights
+    w2 = _layer(weights + at2, H, G, HP, GP) if HELD else weights
+    w3 = _layer(weights + at3, G, H, GP, HP) if HELD else weights
+    w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP) if HELD else weights
+    w5 = _layer(weights + at5, H, 3, HP, 16) if HELD else weights
     # In registers, where they were once, the sums of all layers push out the rest of a tile.
     out = weight_grads + tl.program_id(0) * WEIGHTS
     wide = tl.arange(0, 1024)
@@ -259,9 +282,9 @@ def train(
         tl.store(out + start + wide, wide * 0.0, mask=start + wide < WEIGHTS)
     tl.debug_barrier()
     if MIDDLE >= 1:
-        w4 = _layer(weights + at4, H, H, HP, HP)
+        w4 = _layer(weights + at4, H, H, HP, HP) if HELD else weights
     if MIDDLE >= 2:
-        w4b = _layer(weights + at4 + H * H, H, H, HP, HP)
+        w4b = _layer(weights + at4 + H * H, H, H, HP, HP) if HELD else weights
     for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
         j = tile * TILE + tl.arange(0, TILE)
         live = j < n
@@ -275,10 +298,11 @@ def train(
         )
         found = interpolate(table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, TILE, L, LP, F)
         encoding = tl.reshape(found.to(tl.float16), [TILE, LP * F])
-        h1 = _relu(tl.dot(encoding, w1))
-        geometry = _half(tl.dot(h1, w2))
+        h1 = _relu(tl.dot(encoding, _held(w1, weights, L * F, H, LP * F, HP, HELD)))
+        geometry = _half(tl.dot(h1, _held(w2, weights + at2, H, G, HP, GP, HELD)))
         view = tl.load(harmonics + ray[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
-        h3 = _relu(tl.dot(view, w3v, tl.dot(geometry, w3)))
+        h3 = tl.dot(geometry, _held(w3, weights + at3, G, H, GP, HP, HELD))
+        h3 = _relu(tl.dot(view, _held(w3v, weights + at3 + G * H, _SH, H, _SH, HP, HELD), h3))
         # Backward: g is the gradient of what stands before it in the chain.
         colour = tl.load(
             output_grad + i[:, None] * 4 + o16[None, :], mask=live[:, None] & (o16[None, :] < 3), other=0.0
@@ -287,29 +311,36 @@ def train(
         density = tl.load(output_grad + i * 4 + 3, mask=live, other=0.0) * factor
         if MIDDLE == 0:
             _add_layer(out + at5, tl.dot(tl.trans(h3), g), H, 3, HP, 16)
-            g = tl.where(h3 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+            back = tl.dot(g, tl.trans(_held(w5, weights + at5, H, 3, HP, 16, HELD)))
+            g = tl.where(h3 > 0, back, 0.0).to(tl.float16)
         else:
-            h4 = _relu(tl.dot(h3, w4))
+            h4 = _relu(tl.dot(h3, _held(w4, weights + at4, H, H, HP, HP, HELD)))
             if MIDDLE == 1:
                 _add_layer(out + at5, tl.dot(tl.trans(h4), g), H, 3, HP, 16)
-                g = tl.where(h4 > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+                back = tl.dot(g, tl.trans(_held(w5, weights + at5, H, 3, HP, 16, HELD)))
+                g = tl.where(h4 > 0, back, 0.0).to(tl.float16)
             else:
-                h4b = _relu(tl.dot(h4, w4b))
+                h4b = _relu(tl.dot(h4, _held(w4b, weights + at4 + H * H, H, H, HP, HP, HELD)))
                 _add_layer(out + at5, tl.dot(tl.trans(h4b), g), H, 3, HP, 16)
-                g = tl.where(h4b > 0, tl.dot(g, tl.trans(w5)), 0.0).to(tl.float16)
+                back = tl.dot(g, tl.trans(_held(w5, weights + at5, H, 3, HP, 16, HELD)))
+                g = tl.where(h4b > 0, back, 0.0).to(tl.float16)
                 _add_layer(out + at4 + H * H, tl.dot(tl.trans(h4), g), H, H, HP, HP)
-                g = tl.where(h4 > 0, tl.dot(g, tl.trans(w4b)), 0.0).to(tl.float16)
+                back = tl.dot(g, tl.trans(_held(w4b, weights + at4 + H * H, H, H, HP, HP, HELD)))
+                g = tl.where(h4 > 0, back, 0.0).to(tl.float16)
             _add_layer(out + at4, tl.dot(tl.trans(h3), g), H, H, HP, HP)
-            g = tl.where(h3 > 0, tl.dot(g, tl.trans(w4)), 0.0).to(tl.float16)
+            back = tl.dot(g, tl.trans(_held(w4, weights + at4, H, H, HP, HP, HELD)))
+            g = tl.where(h3 > 0, back, 0.0).to(tl.float16)
         _add_layer(out + at3, tl.dot(tl.trans(geometry), g), G, H, GP, HP)
         _add_layer(out + at3 + G * H, tl.dot(tl.trans(view), g), _SH, H, _SH, HP)
-        to_geometry = tl.dot(g, tl.trans(w3))
+        to_geometry = tl.dot(g, tl.trans(_held(w3, weights + at3, G, H, GP, HP, HELD)))
         to_geometry += tl.where(tl.arange(0, GP)[None, :] == 0, density[:, None], 0.0)
         g = to_geometry.to(tl.float16)
         _add_layer(out + at2, tl.dot(tl.trans(h1), g), H, G, HP, GP)
-        g = tl.where(h1 > 0, tl.dot(g, tl.trans(w2)), 0.0).to(tl.float16)
+        back = tl.dot(g, tl.trans(_held(w2, weights + at2, H, G, HP, GP, HELD)))
+        g = tl.where(h1 > 0, back, 0.0).to(tl.float16)
         _add_layer(out, tl.dot(tl.trans(encoding), g), L * F, H, LP * F, HP)
-        to_table = tl.reshape(tl.dot(g, tl.trans(w1)), [TILE, LP, F])
+        back = tl.dot(g, tl.trans(_held(w1, weights, L * F, H, LP * F, HP, HELD)))
+        to_table = tl.reshape(back, [TILE, LP, F])
         feature = tl.arange(0, F)
         wanted = live[:, None, None] & (tl.arange(0, LP) < L)[None, :, None] & (feature >= 0)[None, None, :]
         for c in tl.static_range(8):

@@ -1,0 +1,121 @@
+"""Compiles every kernel of the fused step and of its pictures for a GPU that need not be there: `python FILE 90`. With
+a limit, `python FILE 89 99`: prints for the networks of the recipes which way `train` takes in so many KB.
+
+Kernels are replaced by ones that note what they are launched with; then each is compiled for such arguments. A program
+of its own, because the tests run Triton's interpreter, which takes what its compiler would refuse.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from fused_for_tests import CONFIG, POISSON, trainer_for
+from raymine.fields import HashFieldConfig
+from raymine.fused import draws, engine, grid, rays, renderer, stages, trainer
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.kernels.ngp_step.gpu import WAYS
+from raymine.mining import PUBLISHED, HardConfig, MiningConfig
+from raymine.mining.config import Policy
+from raymine.pixels import PixelConfig
+
+TYPES = {
+    torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.uint8: "u8", torch.int32: "i32",
+    torch.int64: "i64",
+}  # fmt: skip
+POLICIES: tuple[Policy, ...] = ("prune", "none")
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+
+
+class Compiled:
+    """In place of a kernel: compiles it for what it is launched with, once for each kind of arguments."""
+
+    def __init__(self, kernel: Any, target: GPUTarget, seen: set[object]) -> None:
+        self.kernel, self.target, self.seen = kernel, target, seen
+        self.shared = 0
+
+    def __getitem__(self, _: object) -> Callable[..., None]:
+        return self.launch
+
+    def launch(self, *arguments: object, **named: Any) -> None:
+        options = {name: named.pop(name) for name in OPTIONS if name in named}
+        names = self.kernel.arg_names
+        given = dict(zip(names, arguments, strict=False)) | named
+        signature = {name: "constexpr" if name in named else kind(given[name]) for name in names}
+        key = (self.kernel.__name__, *signature.items(), *sorted(named.items()), *sorted(options.items()))
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        places = {name: (i,) for i, name in enumerate(names)}
+        aligned = {places[n]: [["tt.divisibility", 16]] for n, v in given.items() if isinstance(v, Tensor) and even(v)}
+        source = ASTSource(self.kernel, signature, {places[name]: value for name, value in named.items()}, aligned)
+        self.shared = int(triton.compile(source, target=self.target, options=options).metadata.shared)
+        print(self.kernel.__name__, *(f"{name}={value}" for name, value in {**named, **options}.items()), flush=True)
+
+
+def kind(value: object) -> str:
+    """The type of an argument, as Triton calls it."""
+    if isinstance(value, Tensor):
+        return "*" + TYPES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def even(value: Tensor) -> bool:
+    return value.data_ptr() % 16 == 0
+
+
+def compile_all(target: GPUTarget) -> None:
+    seen = replace_kernels(target)
+    prune, none = (replace(CONFIG, mining=replace(POISSON, policy=policy)) for policy in POLICIES)
+    for config, unbounded in (
+        (CONFIG, False),
+        (replace(CONFIG, pixels=PixelConfig(policy="edges"), deterministic=True), True),
+        (replace(CONFIG, mining=MiningConfig(hard=PUBLISHED)), False),
+        (replace(CONFIG, mining=MiningConfig(hard=HardConfig(draw="topk", reweight="none"))), False),
+        (prune, False),
+        (none, False),
+    ):
+        made = trainer_for(config, unbounded)
+        own = engine.FusedEngine(made.state, made.data)
+        own.compile()
+        own.renderer().render(made.data.rig.rays_for_image(0), torch.ones(3))
+    print(f"{len(seen)} kernels")
+
+
+def print_ways(target: GPUTarget, room: int) -> None:
+    replace_kernels(target)
+    for levels, width in ((8, 64), (12, 128)):
+        field = HashFieldConfig(GridSpec(levels, 4, 9, 4, 32), width=width)
+        made = trainer_for(replace(CONFIG, field=field))
+        for number, way in enumerate(WAYS):
+            made._way = way
+            made.train()
+            if trainer.train.shared <= room << 10:  # type: ignore[attr-defined]
+                print(f"{width} wide: way {number}")
+                break
+
+
+def replace_kernels(target: GPUTarget) -> set[object]:
+    seen: set[object] = set()
+    for module in (trainer, grid, stages, rays, renderer, draws):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, JITFunction):
+                setattr(module, name, Compiled(value, target, seen))
+    return seen
+
+
+if __name__ == "__main__":
+    goal = GPUTarget("cuda", int(sys.argv[1]), 32)
+    if len(sys.argv) > 2:
+        print_ways(goal, int(sys.argv[2]))
+    else:
+        compile_all(goal)
