@@ -1,8 +1,8 @@
 """Compiles every kernel of the fused step and of its pictures for a GPU that need not be there: `python FILE 90`. With
 a limit, `python FILE 89 99`: prints for the networks of the recipes which way `train` takes in so many KB.
 
-Kernels are replaced by ones that note what they are launched with; then each is compiled for such arguments. A program
-of its own, because the tests run Triton's interpreter, which takes what its compiler would refuse.
+Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
+Triton's interpreter, which takes what its compiler would refuse.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
@@ -27,6 +29,7 @@ from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import Policy
 from raymine.pixels import PixelConfig
+from raymine.step import TrainState
 
 TYPES = {
     torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.uint8: "u8", torch.int32: "i32",
@@ -41,25 +44,24 @@ class Compiled:
 
     def __init__(self, kernel: Any, target: GPUTarget, seen: set[object]) -> None:
         self.kernel, self.target, self.seen = kernel, target, seen
-        self.shared = 0
 
-    def __getitem__(self, _: object) -> Callable[..., None]:
-        return self.launch
+    def __getitem__(self, grid: object) -> Callable[..., object]:
+        return partial(self.warmup, grid=grid)
 
-    def launch(self, *arguments: object, **named: Any) -> None:
+    def warmup(self, *arguments: object, grid: object, **named: Any) -> object:
         options = {name: named.pop(name) for name in OPTIONS if name in named}
         names = self.kernel.arg_names
         given = dict(zip(names, arguments, strict=False)) | named
         signature = {name: "constexpr" if name in named else kind(given[name]) for name in names}
         key = (self.kernel.__name__, *signature.items(), *sorted(named.items()), *sorted(options.items()))
         if key in self.seen:
-            return
+            return None
         self.seen.add(key)
         places = {name: (i,) for i, name in enumerate(names)}
         aligned = {places[n]: [["tt.divisibility", 16]] for n, v in given.items() if isinstance(v, Tensor) and even(v)}
         source = ASTSource(self.kernel, signature, {places[name]: value for name, value in named.items()}, aligned)
-        self.shared = int(triton.compile(source, target=self.target, options=options).metadata.shared)
         print(self.kernel.__name__, *(f"{name}={value}" for name, value in {**named, **options}.items()), flush=True)
+        return triton.compile(source, target=self.target, options=options)
 
 
 def kind(value: object) -> str:
@@ -93,15 +95,15 @@ def compile_all(target: GPUTarget) -> None:
 
 def print_ways(target: GPUTarget, room: int) -> None:
     replace_kernels(target)
-    for levels, width in ((8, 64), (12, 128)):
-        field = HashFieldConfig(GridSpec(levels, 4, 9, 4, 32), width=width)
-        made = trainer_for(replace(CONFIG, field=field))
-        for number, way in enumerate(WAYS):
-            made._way = way
-            made.train()
-            if trainer.train.shared <= room << 10:  # type: ignore[attr-defined]
-                print(f"{width} wide: way {number}")
-                break
+    fields = [HashFieldConfig(GridSpec(levels, 4, 9, 4, 32), width=width) for levels, width in ((8, 64), (12, 128))]
+    made = [trainer_for(replace(CONFIG, field=field)) for field in fields]
+    with (
+        patch.object(trainer, "shared_memory", lambda _: room << 10),
+        patch.object(trainer, "_PLENTY", sys.maxsize),  # look, whether there is plenty or not
+        patch.object(TrainState, "device", torch.device("cuda")),
+    ):
+        for each in made:
+            print(f"{each.model.shape.H} wide: way {WAYS.index(each._find_way())}")
 
 
 def replace_kernels(target: GPUTarget) -> set[object]:

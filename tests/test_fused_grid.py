@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,7 +72,6 @@ def test_the_box_holds_what_is_occupied_and_no_more(occupied: int) -> None:
         if occupied == 0:
             assert (found[:3] > found[3:]).all()
             continue
-        # All cells alike but for what they hold: the threshold decides, not the mean.
         places = np.stack(np.unravel_index(chosen.numpy(), (RES,) * 3))
         side = (high - low) / RES
         assert np.allclose(found[:3], low + side * places.min(1), atol=1e-6)
@@ -90,20 +88,3 @@ def test_before_the_first_sweep_and_on_several_levels_the_box_is_all_of_it() -> 
     assert bool(trainer.grid.bytes.all())
     settled(trainer, 0.1)
     assert torch.allclose(trainer.grid.box[6:], whole)
-
-
-def test_values_that_are_not_finite_reach_nobody_else() -> None:
-    """A field that has become NaN must not make cells occupied that it knows nothing of."""
-    trainer = trainer_for(replace(CONFIG, occupancy=replace(CONFIG.occupancy, full_steps=0)))
-    settled(trainer, 0.3)
-    sampler = trainer.state.sampler
-    before = sampler.values.clone()
-    with torch.no_grad():
-        trainer.state.field.table.fill_(float("nan"))
-    trainer.model.refresh(trainer.state.field)
-    trainer.step.fill_(12)
-    trainer._update_grid(12)
-    visited = trainer.grid._listed[trainer.grid._listed < RES**3].long().unique()
-    untouched = torch.ones(RES**3, dtype=torch.bool, device=DEVICE)
-    untouched[visited] = False
-    assert torch.equal(sampler.values[0][untouched], before[0][untouched])
