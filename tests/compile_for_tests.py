@@ -1,5 +1,6 @@
-"""Compiles every kernel of the fused step and of its pictures for a GPU that need not be there: `python FILE 90`. With
-a limit, `python FILE 89 99`: prints for the networks of the recipes which way `train` takes in so many KB.
+"""Compiles every kernel of the fused step and of its pictures for a GPU that need not be there, and looks through the
+machine code: `python FILE 90`. With a limit, `python FILE 89 99`: prints for the networks of the recipes which way
+`train` takes in so many KB.
 
 Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
 Triton's interpreter, which takes what its compiler would refuse.
@@ -8,9 +9,11 @@ Triton's interpreter, which takes what its compiler would refuse.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -21,20 +24,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from fused_for_tests import CONFIG, POISSON, trainer_for
-from raymine.fields import HashFieldConfig
+from fused_for_tests import CONFIG, POISSON, SHAPES, trainer_for
 from raymine.fused import draws, engine, grid, rays, renderer, stages, trainer
-from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import Policy
 from raymine.pixels import PixelConfig
 from raymine.step import TrainState
+from sass_for_tests import disassemble, unset_registers
 
 TYPES = {
     torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.uint8: "u8", torch.int32: "i32",
     torch.int64: "i64",
 }  # fmt: skip
+RECIPES = ("ngp", "ngp-large")
 POLICIES: tuple[Policy, ...] = ("prune", "none")
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
@@ -61,7 +64,11 @@ class Compiled:
         aligned = {places[n]: [["tt.divisibility", 16]] for n, v in given.items() if isinstance(v, Tensor) and even(v)}
         source = ASTSource(self.kernel, signature, {places[name]: value for name, value in named.items()}, aligned)
         print(self.kernel.__name__, *(f"{name}={value}" for name, value in {**named, **options}.items()), flush=True)
-        return triton.compile(source, target=self.target, options=options)
+        compiled = triton.compile(source, target=self.target, options=options)
+        with tempfile.TemporaryDirectory() as folder:
+            unset = unset_registers(disassemble(compiled.asm["cubin"], Path(folder)))
+        assert not unset, f"{self.kernel.__name__} reads registers that nothing has set: {unset}"
+        return compiled
 
 
 def kind(value: object) -> str:
@@ -77,6 +84,8 @@ def even(value: Tensor) -> bool:
 
 def compile_all(target: GPUTarget) -> None:
     seen = replace_kernels(target)
+    # Those of the recipes take minutes for a Turing.
+    networks = [(replace(CONFIG, field=SHAPES[name]), name == "ngp") for name in RECIPES if target.arch >= 80]
     prune, none = (replace(CONFIG, mining=replace(POISSON, policy=policy)) for policy in POLICIES)
     for config, unbounded in (
         (CONFIG, False),
@@ -85,6 +94,7 @@ def compile_all(target: GPUTarget) -> None:
         (replace(CONFIG, mining=MiningConfig(hard=HardConfig(draw="topk", reweight="none"))), False),
         (prune, False),
         (none, False),
+        *networks,
     ):
         made = trainer_for(config, unbounded)
         own = engine.FusedEngine(made.state, made.data)
@@ -95,15 +105,15 @@ def compile_all(target: GPUTarget) -> None:
 
 def print_ways(target: GPUTarget, room: int) -> None:
     replace_kernels(target)
-    fields = [HashFieldConfig(GridSpec(levels, 4, 9, 4, 32), width=width) for levels, width in ((8, 64), (12, 128))]
-    made = [trainer_for(replace(CONFIG, field=field)) for field in fields]
+    made = {name: trainer_for(replace(CONFIG, field=SHAPES[name])) for name in RECIPES}
     with (
+        patch.object(trainer, "capability", lambda _: target.arch // 10),
         patch.object(trainer, "shared_memory", lambda _: room << 10),
         patch.object(trainer, "_PLENTY", sys.maxsize),  # look, whether there is plenty or not
         patch.object(TrainState, "device", torch.device("cuda")),
     ):
-        for each in made:
-            print(f"{each.model.shape.H} wide: way {WAYS.index(each._find_way())}")
+        for name, each in made.items():
+            print(f"{name}: way {WAYS.index(each._find_way())}")
 
 
 def replace_kernels(target: GPUTarget) -> set[object]:

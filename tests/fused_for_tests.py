@@ -38,6 +38,8 @@ CONFIG = TrainConfig(
     mining=POISSON,
 )
 SHAPES = {
+    "ngp": HashFieldConfig(GridSpec(8, 4, 9, 4, 32), width=64),
+    "ngp-large": HashFieldConfig(GridSpec(12, 4, 9, 4, 32), width=128),
     "16 x 2, three layers": HashFieldConfig(GridSpec(16, 2, 9, 4, 32), width=32, colour_layers=3),
     "5 x 1, one layer": HashFieldConfig(GridSpec(5, 1, 9, 4, 32), width=24, geometry=9, colour_layers=1),
     "3 x 8": HashFieldConfig(GridSpec(3, 8, 9, 4, 32), width=64, geometry=16),

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 from raymine.fused.trainer import _PLENTY
+from sass_for_tests import unset_registers
 
 PROGRAM = Path(__file__).with_name("compile_for_tests.py")
 
@@ -32,11 +33,28 @@ def test_every_kernel_of_a_step_compiles(capability: str, tmp_path: Path) -> Non
 
 # A Hopper has 227 KB; the first has what is taken for plenty, and nobody looks.
 @pytest.mark.parametrize(
-    ("capability", "room", "ways"), [("90", _PLENTY >> 10, (0, 0)), ("80", 163, (0, 2)), ("89", 99, (1, 2))]
+    ("capability", "room", "ways"),
+    [("90", _PLENTY >> 10, (0, 0)), ("80", 163, (0, 1)), ("89", 99, (0, 1)), ("120", 99, (0, 2))],
 )
 def test_the_networks_of_the_recipes_find_room(
     capability: str, room: int, ways: tuple[int, int], tmp_path: Path
 ) -> None:
     out = run(tmp_path, capability, str(room))
-    assert f"64 wide: way {ways[0]}" in out
-    assert f"128 wide: way {ways[1]}" in out
+    assert [line for line in out.splitlines() if ": way" in line] == [
+        f"ngp: way {ways[0]}",
+        f"ngp-large: way {ways[1]}",
+    ]
+
+
+def test_a_register_that_nothing_has_set_is_found() -> None:
+    right = """
+        /*0020*/                   ULDC.64 UR10, c[0x0][0x208] ;
+        /*0030*/              @!P0 LDG.E R30, desc[UR10][R14.64] ;
+        /*0040*/                   UIADD3.X UR5, UR11, 0x40000040, URZ, UP0, !UPT ;
+        /*0050*/                   UMOV UR4, UR10 ;
+        /*0060*/                   HGMMA.64x16x16.F32 R24, R36, gdesc[UR2].tnspB, R24, gsb0 ;
+    """
+    assert unset_registers(right) == []
+    wrong = right.replace("UMOV UR4", "UMOV UR6")
+    assert unset_registers(wrong) == ["HGMMA.64x16x16.F32 R24, R36, gdesc[UR2].tnspB, R24, gsb0"]
+    assert unset_registers(right.replace("ULDC.64", "ULDC")) == ["UIADD3.X UR5, UR11, 0x40000040, URZ, UP0, !UPT"]

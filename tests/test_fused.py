@@ -28,12 +28,13 @@ from raymine.contracts import StepReport
 from raymine.fused import stages
 from raymine.fused.renderer import FusedRenderer
 from raymine.fused.trainer import FusedTrainer
+from raymine.kernels._triton import capability
 from raymine.kernels.adam import reference as adam_reference
 from raymine.kernels.judge import reference as judge_reference
 from raymine.kernels.march import gpu as march_gpu
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
-from raymine.kernels.ngp_step.gpu import WAYS, Way
+from raymine.kernels.ngp_step.gpu import WAYS, Way, ways_on
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
@@ -174,7 +175,7 @@ def test_judging_is_the_reference(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [*(("default", way) for way in WAYS), *((name, WAYS[0]) for name in SHAPES), *((name, WAYS[2]) for name in SHAPES)],
+    [(name, way) for name in ("default", *SHAPES) for way in (ways_on(capability(DEVICE)) if GPU else WAYS)],
 )
 def test_training_is_the_reference(name: str, way: Way) -> None:
     trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fused_for_tests import CONFIG, DEVICE, halved, trainer_for
+from fused_for_tests import CONFIG, DEVICE, GPU, SHAPES, halved, trainer_for
 from raymine.fused.trainer import FusedTrainer
 from raymine.render import activate_density
 from raymine.samplers import OccupancySampler
@@ -34,7 +35,16 @@ def settled(trainer: FusedTrainer, share: float) -> OccupancySampler:
     ("step", "share"), [(4, 0.3), (12, 0.3), (12, 0.02), (12, 0.0)], ids=["all", "some", "few occupied", "none"]
 )
 def test_an_update_is_that_of_the_sampler(step: int, share: float, unbounded: bool) -> None:
-    trainer = trainer_for(unbounded=unbounded)
+    check_update(trainer_for(unbounded=unbounded), step, share)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_update_asks_any_network(name: str) -> None:
+    for step in (4, 12) if GPU else (12,):  # all cells take long in the interpreter
+        check_update(trainer_for(replace(CONFIG, field=SHAPES[name])), step, 0.3)
+
+
+def check_update(trainer: FusedTrainer, step: int, share: float) -> None:
     state = trainer.state
     expected = settled(trainer, share)
     before = expected.values.clone()

@@ -11,8 +11,9 @@ from raymine.kernels.march.gpu import spacing_numbers
 from raymine.kernels.ngp_step.gpu_grid import fit, list_cells, mark, put, visit
 from raymine.samplers import OccupancySampler
 
-_TILE = 64
-"""Cells of a program that visits them. 128 would need 185 registers of a thread instead of 70."""
+_TILE = 32
+"""Cells of a program that visits them. For 64 and more a Hopper has other matrix products, and with networks 128 wide
+ptxas 12.8 gets them wrong here: where an operand lies is read from a register that nothing has set."""
 _BLOCK = 1024
 _MARKED = 4096
 """Cells of a program that also finds their extent: with fewer, more programs would queue to add theirs."""

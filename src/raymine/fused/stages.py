@@ -11,7 +11,7 @@ from raymine.fused.buffers import Buffers
 from raymine.fused.grid import DeviceGrid
 from raymine.fused.model import HalfModel
 from raymine.kernels._triton import programs
-from raymine.kernels.march.gpu import CHUNK, march
+from raymine.kernels.march.gpu import CHUNK, MARCHERS, march
 from raymine.kernels.ngp_step.gpu import infer
 
 SLOTS, STRIDE = 4, 16
@@ -38,7 +38,7 @@ def march_rays(buffers: Buffers, grid: DeviceGrid, n_rays: Tensor) -> None:
         buffers.count, buffers.first, buffers.seen, buffers.hitting, buffers.t_start, buffers.t_end, buffers.ray_id,
         buffers.totals, buffers.capacity, len(buffers.counted),
     )  # fmt: skip
-    launch = (programs(grid.bytes.device, 32),)
+    launch = (programs(grid.bytes.device, MARCHERS),)
     march[launch](*arguments, WRITE=False, **constants)
     torch.cumsum(buffers.counted, 0, out=buffers.running)
     march[launch](*arguments, WRITE=True, **constants)

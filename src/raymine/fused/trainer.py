@@ -23,10 +23,10 @@ from raymine.fused.model import HalfModel, layers_of
 from raymine.fused.problem import NoRoomError
 from raymine.fused.rays import DeviceRays
 from raymine.fused.stages import ask_field, march_rays
-from raymine.kernels._triton import power_of_two, programs, shared_memory
+from raymine.kernels._triton import capability, power_of_two, programs, shared_memory
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.judge.gpu import judge
-from raymine.kernels.ngp_step.gpu import WAYS, Way, train
+from raymine.kernels.ngp_step.gpu import WAYS, Way, train, ways_on
 from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
 from raymine.kernels.philox.op import Stream
 from raymine.kernels.select.gpu import select
@@ -45,7 +45,7 @@ _TABLE_BLOCK = 512
 """Numbers of the table that a program of Adam updates: 1,024 take half as long again."""
 
 _PLENTY = 224 << 10
-"""Bytes of shared memory that suffice for the first way of `train` and up to 64 encoded numbers."""
+"""Bytes of shared memory that suffice for the first way of `train` and up to 128 encoded numbers."""
 
 _log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ class FusedTrainer:
 
     def _train_constants(self, way: Way) -> dict[str, Any]:
         shape = {**self.model.constants, "WEIGHTS": self.model.shape.weights, "FIXED": self.fixed}
-        return {**shape, **way._asdict(), "num_warps": self._warps}
+        return {**shape, **way._asdict(), "num_warps": self._warps, "num_stages": 1}
 
     def _find_way(self) -> Way:
         """The quickest way of `train` that finds room on the device. Compiles them one by one where room is short."""
@@ -276,9 +276,9 @@ class FusedTrainer:
         if device.type != "cuda":
             return WAYS[0]
         room, needed = shared_memory(device), 0
-        if room >= _PLENTY and shape.LP * shape.F <= 64:
+        if room >= _PLENTY and shape.LP * shape.F <= 128:
             return WAYS[0]
-        for way in WAYS:
+        for way in ways_on(capability(device)):
             compiled = train.warmup(*self._train_arguments(), grid=(1,), **self._train_constants(way))
             needed = int(compiled.metadata.shared)
             if needed <= room:

@@ -37,6 +37,11 @@ def shared_memory(device: torch.device) -> int:
     return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
+def capability(device: torch.device) -> int:
+    """The major capability of a CUDA device: 8 for Ampere and Ada, 9 for Hopper, 10 and 12 for Blackwell."""
+    return torch.cuda.get_device_capability(device)[0]
+
+
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
     """Inside, a launch starts to compile its kernel and computes nothing; at the end, all of them are ready to launch.

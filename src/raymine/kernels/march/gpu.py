@@ -192,6 +192,8 @@ def march(
 
 CHUNK = 128
 """Intervals of a ray that are looked at together: 64 and 256 take as long, and so do 4 rays with 64 intervals each."""
+MARCHERS = 128
+"""Programs a multiprocessor, of which 32 run at a time: rays differ in length, and those that are done make room."""
 SAMPLES = 0xFFFFFFFF
 """The bits of `counted` and `running` that count samples; those above count rays."""
 
@@ -219,7 +221,7 @@ def march_packed(
     constants = {"CONE": spacing.cone > 0, "RES": grid.resolution, "LEVELS": grid.levels, "CHUNK": CHUNK}
 
     def walk(write: bool, t_start: Tensor, t_end: Tensor, ray_id: Tensor) -> None:
-        march[(programs(device, 32),)](
+        march[(programs(device, MARCHERS),)](
             rays, jitter.float().contiguous(), n_rays, grid.cells, box, spacing_numbers(spacing, device), counted,
             running, count, first, seen, hitting, t_start, t_end, ray_id, totals, len(t_start), n,
             WRITE=write, **constants, num_warps=1,

@@ -24,18 +24,22 @@ from raymine.kernels.ngp_step.inputs import WIDTH
 
 
 class Way(NamedTuple):
-    """How `train` works: samples of a tile, whether it holds the layers in shared memory, and loads how far ahead."""
+    """How `train` works: samples of a tile, and whether it holds the layers in shared memory."""
 
     TILE: int
     HELD: bool
-    num_stages: int
 
 
-WAYS = (Way(64, True, 3), Way(64, True, 1), Way(64, False, 1), Way(32, False, 1))
-"""The quickest first; each takes less shared memory than the one before. KB that `ngp` and `ngp-large` take: 83 and 203
-the first way on a Hopper; 107 and 281, then 68 and 210, then 32 and 90 on an A100, which has 163, and on Ampere, Ada
-and Blackwell for consumers, which have 99; 24 the third and 64 the last way on a Turing, which has 64. Tiles of 128
-spill registers."""
+WAYS = (Way(64, True), Way(64, False), Way(32, False))
+"""The quickest first; each takes less shared memory than the one before. What is not taken is a cache for the table, so
+no tile is loaded ahead: that takes twice as much. Tiles of 128 spill registers."""
+
+
+def ways_on(capability: int) -> tuple[Way, ...]:
+    """The ways of `train` on GPUs of a major capability. From Hopper on, matrix products of 64 rows find shared memory
+    by descriptors, and for layers that are not held ptxas 12.8 computes some from registers that nothing has set."""
+    return tuple(way for way in WAYS if way.HELD or way.TILE < 64 or capability < 9)
+
 
 _SH: tl.constexpr = tl.constexpr(WIDTH)
 _CAP: tl.constexpr = tl.constexpr(CAP)
@@ -341,6 +345,10 @@ def train(
         _add_layer(out, tl.dot(tl.trans(encoding), g), L * F, H, LP * F, HP)
         back = tl.dot(g, tl.trans(_held(w1, weights, L * F, H, LP * F, HP, HELD)))
         to_table = tl.reshape(back, [TILE, LP, F])
+        # The same cells once more: kept since they were read, they would push 160 bytes of a thread out of registers.
+        cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
+            x, y, z, scales, resolutions, entries, offsets, dense, L, LP
+        )
         feature = tl.arange(0, F)
         wanted = live[:, None, None] & (tl.arange(0, LP) < L)[None, :, None] & (feature >= 0)[None, None, :]
         for c in tl.static_range(8):
