@@ -173,9 +173,16 @@ def test_judging_is_the_reference(kind: str) -> None:
     assert float(trainer.found[2]) == pytest.approx(float((n * p.square().sum()).sqrt()), rel=1e-3)
 
 
+def ways(name: str) -> tuple[Way, ...]:
+    """All that `train` may do with a network."""
+    if not GPU:
+        return WAYS
+    return ways_on(capability(DEVICE), name == "ngp-large")
+
+
 @pytest.mark.parametrize(
     ("name", "way"),
-    [(name, way) for name in ("default", *SHAPES) for way in (ways_on(capability(DEVICE)) if GPU else WAYS)],
+    [(name, way) for name in ("default", *SHAPES) for way in ways(name)],
 )
 def test_training_is_the_reference(name: str, way: Way) -> None:
     trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)))

@@ -22,6 +22,7 @@ from raymine.fused import rays as rays_module
 from raymine.fused import stages as stages_module
 from raymine.fused import trainer as trainer_module
 from raymine.fused.problem import NoRoomError
+from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.rays import rays_for_camera
 from raymine.step import TrainConfig, TrainState
 from test_bench_run import write_scene
@@ -91,19 +92,23 @@ class Measured:
 
 
 @pytest.mark.parametrize(
-    ("room", "capability", "way"),
-    [(300, 8, 0), (300, 9, 0), (164, 8, 0), (100, 8, 1), (100, 9, 2), (63, 8, 2), (30, 8, None)],
-)
+    ("room", "capability", "warps", "way"),
+    [
+        (300, 9, 8, 0), (300, 9, 4, 1), (200, 8, 8, 1), (164, 8, 4, 1), (100, 8, 8, 2), (100, 9, 4, 3), (63, 8, 4, 3),
+        (30, 8, 4, None),
+    ],
+)  # fmt: skip
 def test_the_quickest_way_that_finds_room_is_taken(
-    room: int, capability: int, way: int | None, monkeypatch: pytest.MonkeyPatch
+    room: int, capability: int, warps: int, way: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_for()
+    trainer._warps = warps
     monkeypatch.setattr(trainer_module, "capability", lambda _: capability)
     monkeypatch.setattr(trainer_module, "train", Measured())
     monkeypatch.setattr(trainer_module, "shared_memory", lambda _: 1000 * room)
     monkeypatch.setattr(TrainState, "device", SimpleNamespace(type="cuda"))
     if way is not None:
-        assert trainer._find_way() == trainer_module.WAYS[way]
+        assert trainer._find_way() == WAYS[way]
         return
     with pytest.raises(NoRoomError, match="needs 31 KB of shared memory, and this GPU has 29 KB"):
         trainer._find_way()

@@ -26,7 +26,7 @@ from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import capability, power_of_two, programs, shared_memory
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.judge.gpu import judge
-from raymine.kernels.ngp_step.gpu import WAYS, Way, train, ways_on
+from raymine.kernels.ngp_step.gpu import Way, train, ways_on
 from raymine.kernels.ngp_step.gpu_control import add_up, budget, conclude
 from raymine.kernels.philox.op import Stream
 from raymine.kernels.select.gpu import select
@@ -72,7 +72,7 @@ class FusedTrainer:
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(8, device=device), torch.zeros(8, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
-        # A wide network needs the registers of 8 warps, and a multiprocessor to itself: 0.38 instead of 0.47 ms.
+        # A wide network needs the registers of 8 warps, and a multiprocessor to itself.
         self._warps = 8 if self.model.shape.HP > 64 else 4
         self.parts = torch.zeros(programs(device, 8 // self._warps), self.model.shape.weights, device=device)
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
@@ -273,12 +273,13 @@ class FusedTrainer:
     def _find_way(self) -> Way:
         """The quickest way of `train` that finds room on the device. Compiles them one by one where room is short."""
         device, shape = self.state.device, self.model.shape
+        wide = self._warps > 4
         if device.type != "cuda":
-            return WAYS[0]
-        room, needed = shared_memory(device), 0
+            return ways_on(0, wide)[0]
+        ways, room, needed = ways_on(capability(device), wide), shared_memory(device), 0
         if room >= _PLENTY and shape.LP * shape.F <= 128:
-            return WAYS[0]
-        for way in ways_on(capability(device)):
+            return ways[0]
+        for way in ways:
             compiled = train.warmup(*self._train_arguments(), grid=(1,), **self._train_constants(way))
             needed = int(compiled.metadata.shared)
             if needed <= room:

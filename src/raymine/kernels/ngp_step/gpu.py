@@ -30,15 +30,17 @@ class Way(NamedTuple):
     HELD: bool
 
 
-WAYS = (Way(64, True), Way(64, False), Way(32, False))
+WAYS = (Way(128, True), Way(64, True), Way(64, False), Way(32, False))
 """The quickest first; each takes less shared memory than the one before. What is not taken is a cache for the table, so
-no tile is loaded ahead: that takes twice as much. Tiles of 128 spill registers."""
+no tile is loaded ahead: that takes twice as much."""
 
 
-def ways_on(capability: int) -> tuple[Way, ...]:
-    """The ways of `train` on GPUs of a major capability. From Hopper on, matrix products of 64 rows find shared memory
-    by descriptors, and for layers that are not held ptxas 12.8 computes some from registers that nothing has set."""
-    return tuple(way for way in WAYS if way.HELD or way.TILE < 64 or capability < 9)
+def ways_on(capability: int, wide: bool) -> tuple[Way, ...]:
+    """The ways of `train` on GPUs of a major capability, for networks up to 64 wide or wider, which need 8 warps anyway
+    and take tiles of 128. From Hopper on, matrix products of 64 rows find shared memory by descriptors, and for layers
+    that are not held ptxas 12.8 computes some from registers that nothing has set."""
+    fitting = (way for way in WAYS if wide or way.TILE < 128)
+    return tuple(way for way in fitting if way.HELD or way.TILE < 64 or capability < 9)
 
 
 _SH: tl.constexpr = tl.constexpr(WIDTH)
