@@ -19,8 +19,8 @@ from raymine.step import TrainState
 from .derive import SHARES
 from .records import StepTime, Trace
 
-BURST = 16
-"""Most steps between two looks at the clock."""
+BURST = 64
+"""Most steps between two looks at the clock; where there is no fused step, each is one."""
 POINTS = 300
 """Most blocks that the steps of a run are averaged into."""
 

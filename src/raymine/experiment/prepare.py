@@ -25,6 +25,8 @@ from .request import TrainRequest
 DEFAULT_STEPS = 20_000
 # A run is looked at this often; each look costs a second or so outside the training clock.
 _LOOKS = 4
+# Steps a row of metrics. Between two rows a fused step does not wait for anybody: 64 take about 30 ms on an H200.
+_METRICS = {"cpu": 16, "cuda": 64}
 
 # Called with what is being loaded ("images" or KERNELS), how much of it is done, and how much there is.
 KERNELS = "kernels"
@@ -113,7 +115,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         device=device.type,
         steps=steps,
         max_seconds=max_seconds,
-        schedule=_schedule(request, steps, max_seconds),
+        schedule=_schedule(request, device, steps, max_seconds),
     )
     return Prepared(scene, scene_digest(scene), config, device)
 
@@ -151,11 +153,11 @@ def _limits(request: TrainRequest, stored: RunConfig | None) -> tuple[int | None
     return request.steps, request.max_seconds
 
 
-def _schedule(request: TrainRequest, steps: int | None, max_seconds: float | None) -> Schedule:
+def _schedule(request: TrainRequest, device: torch.device, steps: int | None, max_seconds: float | None) -> Schedule:
     if request.evaluate_views == 0:
         evaluate = Every()
     elif steps is not None:
         evaluate = Every(steps=max(1, steps // _LOOKS))
     else:
         evaluate = Every(seconds=(max_seconds or 0.0) / _LOOKS)
-    return Schedule(evaluate=evaluate, evaluate_views=request.evaluate_views)
+    return Schedule(_METRICS[device.type], evaluate=evaluate, evaluate_views=request.evaluate_views)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from raymine.fused.stages import ask_field, march_rays
-from raymine.fused.trainer import FusedTrainer
+from raymine.fused.trainer import RING, FusedTrainer
 
 _REPEAT, _ROUNDS = 20, 9
 
@@ -56,19 +56,18 @@ def _median(work: Callable[[], None]) -> float:
     return sorted(times)[_ROUNDS // 2]
 
 
-def busy_share(trainer: FusedTrainer, steps: int = 160) -> float:
+def busy_share(trainer: FusedTrainer, bursts: int = 5) -> float:
     """Share of the wall clock of training that the device works: the same steps replayed back to back, over it."""
-    burst, every = 16, trainer.state.sampler.config.every
-    for _ in range(4):
-        trainer.advance(burst)
+    for _ in range(2):
+        trainer.advance(RING)
     torch.cuda.synchronize()
     started = time.perf_counter()
-    for _ in range(steps // burst):
-        trainer.advance(burst)
+    for _ in range(bursts):
+        trainer.advance(RING)
     wall = time.perf_counter() - started
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    trainer.replay_only(steps, every)
+    trainer.replay_only(bursts * RING)
     end.record()
     torch.cuda.synchronize()
     trainer.reload()

@@ -207,12 +207,15 @@ class FusedTrainer:
         else:
             graph.replay()
 
-    def replay_only(self, steps: int, every: int) -> None:
-        """Replay steps and grid updates back to back without a look at their results, to time the device alone."""
+    def replay_only(self, steps: int) -> None:
+        """Steps, grid updates and averages back to back without a look at their results, to time the device alone."""
+        average, every = self.state.average, self.state.sampler.config.every
         for i in range(steps):
             if i % every == 0:
                 self._graphs.get("some cells", self._graphs["step"]).replay()
             self._graphs["step"].replay()
+            if average is not None:
+                average.follow(self.state.field, self.state.step + i + 1)
 
     def run_stages(self) -> None:
         """One step, stage by stage."""
