@@ -1,6 +1,6 @@
-"""Compiles every kernel of the fused step and of its pictures for a GPU that need not be there, and looks through the
-machine code: `python FILE 90`. With a limit, `python FILE 89 99`: prints for the networks of the recipes which way
-`train` takes in so many KB.
+"""Compiles every kernel of the fused step, of its pictures and of `mlp` for a GPU that need not be there, and looks
+through the machine code: `python FILE 90`. With a limit, `python FILE 89 99`: prints for the networks of the recipes
+which way `train` takes in so many KB.
 
 Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
 Triton's interpreter, which takes what its compiler would refuse.
@@ -26,6 +26,7 @@ from triton.runtime.jit import JITFunction
 
 from fused_for_tests import CONFIG, POISSON, SHAPES, trainer_for
 from raymine.fused import draws, engine, grid, rays, renderer, stages, trainer
+from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import Policy
@@ -100,7 +101,18 @@ def compile_all(target: GPUTarget) -> None:
         own = engine.FusedEngine(made.state, made.data)
         own.compile()
         own.renderer().render(made.data.rig.rays_for_image(0), torch.ones(3))
+    if target.arch >= 80:
+        for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights are held, and read again for every tile
+            compile_network(mlp.network_of(widths, "relu", "none", "fp16"))
     print(f"{len(seen)} kernels")
+
+
+def compile_network(network: mlp.Network) -> None:
+    first, *_, last = network.widths
+    inputs, grad = (torch.zeros(100, width, dtype=torch.float16) for width in (first, last))
+    weights = torch.zeros(sum(network.sizes), dtype=torch.float16)
+    mlp.forward(inputs, weights, network)
+    mlp.backward(inputs, weights, grad, network, wanted=True, learn=True)
 
 
 def print_ways(target: GPUTarget, room: int) -> None:
@@ -118,10 +130,11 @@ def print_ways(target: GPUTarget, room: int) -> None:
 
 def replace_kernels(target: GPUTarget) -> set[object]:
     seen: set[object] = set()
-    for module in (trainer, grid, stages, rays, renderer, draws):
-        for name, value in list(vars(module).items()):
-            if isinstance(value, JITFunction):
-                setattr(module, name, Compiled(value, target, seen))
+    launched = [(module, vars(module)) for module in (trainer, grid, stages, rays, renderer, draws)]
+    for module, names in (*launched, (mlp, ["_forward"]), (mlp.kernels, ["backward", "outer"])):
+        for name in list(names):
+            if isinstance(getattr(module, name), JITFunction):
+                setattr(module, name, Compiled(getattr(module, name), target, seen))
     return seen
 
 

@@ -68,8 +68,8 @@ class Network(NamedTuple):
 
     @property
     def warps(self) -> int:
-        """Of a program. On tensor cores 8 warps would do a product of 64 rows twice; but 4 came out wrong on an H200
-        (Triton 3.6) where weights are read again for every tile."""
+        """Of a program. On tensor cores 8 warps do a product of 64 rows twice; but with 4, where weights are read again
+        for every tile, ptxas 12.8 finds shared memory on a Hopper by registers that nothing has set."""
         return 4 if self.kind != torch.float32 and self.held else 8
 
     @property
