@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Bounds
-from raymine.fields import HashField, HashFieldConfig
+from raymine.fields import HashFieldConfig
 from raymine.kernels.composite.op import Packed
-from raymine.kernels.hash_grid import reference as hash_grid_reference
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.kernels.ngp_step.inputs import harmonics, to_unit_cube
 from raymine.mining import HardConfig, MiningConfig
 from raymine.rays import CameraRig
 from raymine.samplers import OccupancyConfig
@@ -75,23 +73,6 @@ def close(got: Tensor, expected: Tensor, bound: float) -> None:
     assert got.shape == expected.shape
     distance = (got.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-12)
     assert float(distance) < bound, float(distance)
-
-
-def clear_of_kinks(field: HashField, positions: Tensor, directions: Tensor) -> Tensor:
-    """[n] bool: samples without a hidden unit so close to 0 that rounding to float16 may switch it on or off."""
-    table, spec, density, colour, box = field._network()
-    x = hash_grid_reference.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)
-    clear = torch.ones(len(x), dtype=torch.bool, device=x.device)
-
-    def through(x: Tensor, weight: Tensor) -> Tensor:
-        x = x @ weight
-        clear.logical_and_((x.abs() > 1e-2 * x.square().mean().sqrt()).all(-1))
-        return x.relu()
-
-    x = torch.cat((through(x, density[0]) @ density[1], harmonics(directions)), 1)
-    for weight in colour[:-1]:
-        x = through(x, weight)
-    return clear
 
 
 def poison(trainer: FusedTrainer) -> None:
