@@ -80,7 +80,7 @@ def poison(trainer: FusedTrainer) -> None:
     b = trainer.buffers
     for part in (b.rays, b.wanted, b.harmonics, b.t_start, b.t_end, b.raw, b.gradient, b.size, b.weight, b.jitter):
         part.fill_(float("nan"))
-    for part in (b.ray_id, b.index, b.first, b.running, b.seen, b.hitting):
+    for part in (b.ray_id, b.index, b.first, b.running, b.seen, b.hitting, b.block_count, b.n_chosen):
         part.fill_(1 << 30)
     trainer.parts.fill_(float("nan"))
     trainer.sums.fill_(float("nan"))

@@ -24,6 +24,7 @@ from raymine.fused.rays import DeviceRays
 from raymine.fused.trainer import FusedTrainer
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
+from raymine.kernels.select.gpu import select
 from raymine.mining import HardConfig, Miner, MiningConfig
 from raymine.mining.draw import systematic
 from raymine.pixels import PixelConfig, draw_uniform
@@ -187,3 +188,24 @@ def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> 
         expected = replace(expected, index=taken.nonzero()[:, 0], weight=share)
     assert torch.equal(index, expected.index)
     assert torch.allclose(weight, expected.weight, rtol=1e-3)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 500, 2048])
+def test_blocks_add_up_those_before_them(n: int) -> None:
+    """BLOCK^2 samples and more: counts take several rounds, which no scene of a test is large enough for."""
+    size = (torch.rand(2048, device=DEVICE) - 0.6).clamp_min(0)
+    n_samples, counts, chosen, index = (
+        torch.full((k,), 1 << 30, dtype=torch.int32, device=DEVICE) for k in (1, 128, 1, 2048)
+    )
+    weight, control = torch.full((2048,), float("nan"), device=DEVICE), torch.zeros(2, device=DEVICE)
+    n_samples.fill_(n)
+    for write in (False, True):
+        select[(128,)](
+            size, n_samples, control, index, index, counts, chosen, index, weight, WRITE=write, STREAM=0, HARD=False,
+            UNBIASED=False, EVERY=False, BLOCK=16,
+        )  # fmt: skip
+    expected = size[:n].nonzero()[:, 0].int()
+    assert int(chosen) == len(expected)
+    assert torch.equal(index[: len(expected)], expected)
+    assert (weight[: len(expected)] == 1).all()
+    assert weight[len(expected) :].isnan().all()

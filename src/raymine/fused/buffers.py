@@ -39,9 +39,5 @@ class TrainBuffers(Buffers):
         self.size = torch.zeros(samples, device=device)
         self.index = torch.zeros(samples, dtype=torch.int32, device=device)
         self.weight = torch.zeros(samples, device=device)
-        blocks = -(-samples // 1024)
-        self.block_count, self.block_running = (torch.zeros(blocks, dtype=torch.int32, device=device) for _ in "ab")
-
-    @property
-    def n_chosen(self) -> torch.Tensor:
-        return self.block_running[-1:]
+        self.block_count = torch.zeros(-(-samples // 1024), dtype=torch.int32, device=device)
+        self.n_chosen = torch.zeros(1, dtype=torch.int32, device=device)

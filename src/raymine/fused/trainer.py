@@ -253,13 +253,11 @@ class FusedTrainer:
         blocks = b.capacity // _BLOCK
         for write in (False, True):
             select[(blocks,)](
-                b.size, b.n_samples, self.control, self.seed, self.step, b.block_count, b.block_running, b.index,
+                b.size, b.n_samples, self.control, self.seed, self.step, b.block_count, b.n_chosen, b.index,
                 b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
                 UNBIASED=mining.policy == "hard" and mining.hard.reweight == "unbiased",
                 EVERY=mining.policy == "none", BLOCK=_BLOCK,
             )  # fmt: skip
-            if not write:
-                torch.cumsum(b.block_count, 0, dtype=torch.int32, out=b.block_running)
 
     def train(self) -> None:
         train[(self.parts.shape[0],)](*self._train_arguments(), **self._train_constants(self._way))

@@ -256,7 +256,7 @@ def _density_of(
     return _column0(tl.dot(hidden, _layer(weights + L * F * H, H, G, HP, GP)), GP)
 
 
-@triton.jit(do_not_specialize_on_alignment=["n_chosen"])
+@triton.jit
 def train(
     rays, harmonics, ray_id, t_start, t_end, index, weight, n_chosen, output_grad, scale, table, weights, low,
     scales, resolutions, entries, offsets, dense, table_grad, weight_grads,

@@ -59,7 +59,7 @@ def add_up(parts, programs, n, out, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + i, tl.sum(total, 0), mask=i < n)
 
 
-@triton.jit(do_not_specialize=["n", "ring", "samples", "fewest", "most"], do_not_specialize_on_alignment=["n_chosen"])
+@triton.jit(do_not_specialize=["n", "ring", "samples", "fewest", "most"])
 def conclude(
     grad, n, schedule, control, found, n_rays, n_marched, n_chosen, n_lost, step, updates,
     rates, table_rates, rows, ring, samples, fewest, most, BLOCK: tl.constexpr,

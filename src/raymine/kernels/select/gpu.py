@@ -15,21 +15,21 @@ from raymine.kernels.philox.gpu import uniform
 
 @triton.jit
 def select(
-    size, n_samples, control, seed, step, counts, before, index, weight,
+    size, n_samples, control, seed, step, counts, chosen, index, weight,
     WRITE: tl.constexpr, STREAM: tl.constexpr, HARD: tl.constexpr, UNBIASED: tl.constexpr, EVERY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Poisson draws: a sample is taken with chance min(1, control[0] * size), control[0] being b / sum of sizes.
 
     HARD: False takes all of positive size; EVERY: takes every sample. UNBIASED: weight 1 / chance, else 1.
-    WRITE: False counts into counts [blocks], 0 beyond the samples; True writes index, weight [b], `before` [blocks]
-    being the running sum of the counts, the block's own included.
+    WRITE: False counts into counts [blocks], as far as there are samples; True adds up those of the blocks before each,
+    and writes index, weight [b] and chosen [1], which is b.
     """
     n = tl.load(n_samples)
     block = tl.program_id(0)
     if block * BLOCK >= n:
-        if not WRITE:
-            tl.store(counts + block, 0)
+        if WRITE:
+            tl.store(chosen, 0, mask=n == 0)
         return
     i = block * BLOCK + tl.arange(0, BLOCK)
     live = i < n
@@ -46,7 +46,13 @@ def select(
         chance = value * 0 + 1.0
     ones = taken.to(tl.int32)
     if WRITE:
-        place = tl.load(before + block) - tl.sum(ones) + tl.cumsum(ones, 0) - 1
+        before = 0
+        for start in range(0, block, BLOCK):
+            other = start + tl.arange(0, BLOCK)
+            before += tl.sum(tl.load(counts + other, mask=other < block, other=0))
+        if (block + 1) * BLOCK >= n:
+            tl.store(chosen, before + tl.sum(ones))
+        place = before + tl.cumsum(ones, 0) - 1
         tl.store(index + place, i, mask=taken)
         tl.store(weight + place, 1.0 / tl.maximum(chance, 1e-30) if UNBIASED else chance * 0 + 1.0, mask=taken)
     else:
