@@ -1,6 +1,6 @@
 """Compiles every kernel of the fused step, of its pictures and of `mlp` for a GPU that need not be there, and looks
 through the machine code: `python FILE 90`. With a limit, `python FILE 89 99`: prints for the networks of the recipes
-which way `train` takes in so many KB.
+which way `train` takes in so many KB, on a Hopper also for the largest network that it takes.
 
 Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
 Triton's interpreter, which takes what its compiler would refuse.
@@ -25,7 +25,9 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from fused_for_tests import CONFIG, POISSON, SHAPES, trainer_for
+from raymine.fields import HashFieldConfig
 from raymine.fused import draws, engine, grid, rays, renderer, stages, trainer
+from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
@@ -39,6 +41,7 @@ TYPES = {
     torch.int64: "i64",
 }  # fmt: skip
 RECIPES = ("ngp", "ngp-large")
+LARGEST = HashFieldConfig(GridSpec(16, 8, 9, 4, 32), width=128, geometry=64, colour_layers=3)
 POLICIES: tuple[Policy, ...] = ("prune", "none")
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
@@ -117,7 +120,8 @@ def compile_network(network: mlp.Network) -> None:
 
 def print_ways(target: GPUTarget, room: int) -> None:
     replace_kernels(target)
-    made = {name: trainer_for(replace(CONFIG, field=SHAPES[name])) for name in RECIPES}
+    fields = {name: SHAPES[name] for name in RECIPES} | ({"largest": LARGEST} if target.arch == 90 else {})
+    made = {name: trainer_for(replace(CONFIG, field=field)) for name, field in fields.items()}
     with (
         patch.object(trainer, "capability", lambda _: target.arch // 10),
         patch.object(trainer, "shared_memory", lambda _: room << 10),

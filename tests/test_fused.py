@@ -177,7 +177,7 @@ def ways(name: str) -> tuple[Way, ...]:
     """All that `train` may do with a network."""
     if not GPU:
         return WAYS
-    return ways_on(capability(DEVICE), name == "ngp-large")
+    return ways_on(capability(DEVICE), SHAPES.get(name, CONFIG.field).width > 64)
 
 
 @pytest.mark.parametrize(

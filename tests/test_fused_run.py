@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from conftest import requires_gpu
 from fused_for_tests import trainer_for
 from raymine import recipes
 from raymine.config import Every, Schedule
@@ -124,6 +125,19 @@ def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytes
     found = engine.engine_for(trainer.state, trainer.data)
     assert (found.name, found.reason) == ("plain", "the fused step needs 90 KB")
     assert len(found.advance(1)) == 1
+
+
+@requires_gpu
+def test_it_tells_where_its_time_goes() -> None:
+    trainer = trainer_for()
+    own = engine.FusedEngine(trainer.state, trainer.data)
+    own.advance(40)
+    assert (own.busy_share() or 0) > 0
+    step = trainer.state.step  # what was replayed counts for nothing
+    assert [report.step for report in own.advance(3)] == [step, step + 1, step + 2]
+    times = own.stage_times()
+    assert {"draw", "march", "infer", "judge", "select", "train", "adam"} < set(times)
+    assert all(time > 0 for time in times.values())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
