@@ -127,6 +127,14 @@ def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytes
     assert len(found.advance(1)) == 1
 
 
+def test_between_two_rows_of_metrics_are_as_many_steps_as_the_device_can_report() -> None:
+    on_cuda, on_cpu = (
+        preparing._schedule(TrainRequest("builtin"), torch.device(kind), 1000, None) for kind in ("cuda", "cpu")
+    )
+    assert on_cuda.metrics == trainer_module.RING
+    assert on_cpu == replace(on_cuda, metrics=Schedule().metrics)
+
+
 @requires_gpu
 def test_it_tells_where_its_time_goes() -> None:
     trainer = trainer_for()
