@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,12 +241,49 @@ def test_a_longer_budget_on_resume_lays_the_schedule_out_anew(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("burst", [1, 64])
+def test_a_time_limited_run_ends_where_its_steps_are_enough(tmp_path: Path, burst: int) -> None:
+    options = Options(
+        steps=None,
+        max_seconds=20.0,
+        enough=37,
+        now=Ticker(0.1),
+        evaluate=True,
+        burst=burst,
+        schedule=Schedule(metrics=4),
+    )
+    seen = SignalAt(None)
+    result, state, loop = train(tmp_path / "a", options, seen)
+    assert (result.status, result.exit_code, result.step) == ("finished", 0, 37)
+    assert loop.horizons[-1][1] == state.horizon == 37
+    assert max(horizon for _, horizon in loop.horizons) == 37
+    # It ends as any run does: with a row of metrics, a look and a checkpoint.
+    assert [e.step for e in seen.evals] == [37]
+    assert read_rows(tmp_path / "a/metrics.jsonl")[-1]["step"] == 37
+    assert checkpoint.list_steps(tmp_path / "a/checkpoints")[-1] == 37
+    # More time changes nothing; a number of steps is taken as it is.
+    again, _, _ = train(tmp_path / "a", replace(options, max_seconds=40.0))
+    assert (again.status, again.step) == ("finished", 37)
+    longer, _, _ = train(tmp_path / "a", replace(options, max_seconds=None, steps=45))
+    assert (longer.status, longer.step) == ("finished", 45)
+
+
+def test_a_short_run_does_not_know_of_enough(tmp_path: Path) -> None:
+    options = Options(steps=None, max_seconds=20.0, now=Ticker(0.1))
+    _, state_a, loop_a = train(tmp_path / "a", options)
+    _, state_b, loop_b = train(tmp_path / "b", replace(options, enough=1000, now=Ticker(0.1)))
+    assert loop_a.horizons == loop_b.horizons
+    assert_same_state(state_a, state_b)
+
+
 def test_horizon_estimates() -> None:
     assert estimate(30, 3.0, [], 10.0) == 100
     # Only the speed since the last mark of the first half counts: 10 steps in 3 s, 6 s left.
     assert estimate(30, 4.0, [(10, 0.5), (20, 1.0), (29, 3.9)], 10.0) == 50
     assert estimate(30, 11.0, [(20, 3.0)], 10.0) == 31
     assert estimate(1, 0.0, [], 10.0) == 2
+    assert estimate(30, 3.0, [], 10.0, 90) == 90
+    assert estimate(30, 3.0, [], 10.0, 110) == 100
     assert moment_passed(100.0, 2.9, 3.0)
     assert not moment_passed(100.0, 3.0, 3.1)
 

@@ -84,6 +84,18 @@ def test_time_left_in_a_step_limited_run_counts_from_the_resume() -> None:
     assert "1:20 left" in text.getvalue()
 
 
+def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_comes_first() -> None:
+    observer, text = shown("plain")
+    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    observer.on_step(step(100, 10.0))
+    observer.on_step(step(150, 55.0))
+    assert text.getvalue().splitlines() == [
+        "Training ngp for 60 s or 400 steps, which are enough, on cpu: test, in runs/[x]-1",
+        "step 100  25.12 dB  1.23M samples/s  b/B 0.25  0:30 left",
+        "step 150  25.12 dB  1.23M samples/s  b/B 0.25  0:05 left",
+    ]
+
+
 SCRIPT = """
 import os, runpy, signal, sys, time
 StopSignals = runpy.run_path(sys.argv[1])["StopSignals"]

@@ -43,3 +43,16 @@ def test_where_samples_grow_with_distance_both_recipes_start_alike() -> None:
     small, large = (recipes.build(name, scene, "cuda") for name in ("ngp", "ngp-large"))
     assert small.occupancy == large.occupancy
     assert small.occupancy.cone > 0
+
+
+def test_only_where_too_many_steps_are_known_to_do_harm_a_recipe_has_enough_of_them() -> None:
+    bounds = SCENE.bounds
+    unbounded = replace(SCENE, bounds=Bounds(bounds.low, bounds.high, levels=3))
+    cases = [
+        (name, scene, device)
+        for name in ("ngp", "ngp-large")
+        for scene in (SCENE, unbounded)
+        for device in ("cpu", "cuda")
+    ]
+    limited = [case for case in cases if recipes.build(*case).enough]
+    assert limited == [("ngp-large", SCENE, "cuda")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ class Log(Generic[Seen]):
 
 
 def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequence[float] = SHARES) -> Log[Seen]:
-    """Train until `budget` seconds are spent, looking at these ascending shares of it, of which the last is 1.
+    """Train until `budget` seconds are spent or steps are enough, looking at these ascending shares of the budget, of
+    which the last is 1, and at the end.
 
     The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
     """
@@ -71,12 +73,14 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
     streak = 0
     marks: list[tuple[int, float]] = []
     moments = [share * budget for share in shares[:-1]]
-    while log.elapsed < budget:
+    enough = state.config.enough or sys.maxsize
+    while log.elapsed < budget and state.step < enough:
         worked = time.process_time()
         before, started = log.elapsed, hooks.now()
-        reports = hooks.advance(BURST)
+        reports = hooks.advance(min(BURST, enough - state.step))
         elapsed = before + hooks.now() - started
-        due = elapsed >= budget or any(before < moment <= elapsed for moment in moments)
+        finished = elapsed >= budget or state.step >= enough
+        due = finished or any(before < moment <= elapsed for moment in moments)
         if due:
             started = hooks.now()
             hooks.synchronise()
@@ -91,7 +95,7 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
                 f"Training with the policy {state.config.mining.policy} stays non-finite at step {state.step}.",
                 hint="Run `raymine check` on the scene. Results of earlier runs are kept.",
             )
-        if elapsed < budget:
+        if not finished:
             _update_horizon(state, log, marks, before, budget)
         if due:
             log.looks.append(hooks.look(state, elapsed))
@@ -104,7 +108,7 @@ def _update_horizon(
 ) -> None:
     moment = moment_passed(budget, before, log.elapsed)
     if moment or state.step >= state.horizon:
-        state.horizon = estimate(state.step, log.elapsed, marks, budget)
+        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.enough)
         log.horizons.append((state.step, state.horizon))
     if moment:
         marks.append((state.step, log.elapsed))

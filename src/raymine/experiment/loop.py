@@ -55,11 +55,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends: after `steps` steps or `max_seconds` of training (exactly one); `replay` fixes the horizons."""
+    """When a run ends: after `steps` steps or `max_seconds` of training (exactly one); `replay` fixes the horizons.
+    enough: with `max_seconds`, steps after which it ends before its time; 0 where it does not."""
 
     steps: int | None = None
     max_seconds: float | None = None
     replay: Replay | None = None
+    enough: int = 0
 
 
 def _no_op() -> None:
@@ -163,6 +165,8 @@ class Loop:
         most = [period - step % period for period in periods if period]
         if limits.steps is not None:
             most.append(limits.steps - step)
+        elif limits.enough:
+            most.append(limits.enough - step)
         if limits.replay is not None:
             record = limits.replay
             moments = (record.final_step, *(at for at, _ in (*record.horizons, *record.rollbacks)))
@@ -241,26 +245,30 @@ class Loop:
             self._snapshots[state.step] = (tensors, dict(state.scalars()))
 
     def _set_first_horizon(self) -> None:
-        limits, state, loop = self.job.limits, self.job.state, self.loop
+        limits, loop = self.job.limits, self.loop
         if limits.replay is not None:
             self._follow_replay()
         elif limits.steps is not None:
             self._set_horizon(limits.steps)
         elif limits.max_seconds is not None and loop.budget not in (None, limits.max_seconds) and loop.elapsed > 0:
             # A budget changed on resume: the speed so far is the best guess for the new one.
-            self._set_horizon(estimate(state.step, loop.elapsed, loop.marks, limits.max_seconds))
+            self._set_horizon(self._estimate(limits.max_seconds))
         loop.budget = limits.max_seconds
 
     def _update_horizon(self, before: float) -> None:
         limits, state, loop = self.job.limits, self.job.state, self.loop
         if limits.replay is not None:
             self._follow_replay()
-        elif limits.max_seconds is not None and loop.elapsed < limits.max_seconds:
+        elif limits.max_seconds is not None and not self._finished():
             moment = moment_passed(limits.max_seconds, before, loop.elapsed)
             if moment or state.step >= state.horizon:
-                self._set_horizon(estimate(state.step, loop.elapsed, loop.marks, limits.max_seconds))
+                self._set_horizon(self._estimate(limits.max_seconds))
             if moment:
                 loop.marks.append((state.step, loop.elapsed))
+
+    def _estimate(self, budget: float) -> int:
+        loop = self.loop
+        return estimate(self.job.state.step, loop.elapsed, loop.marks, budget, self.job.limits.enough)
 
     def _follow_replay(self) -> None:
         assert self.job.limits.replay is not None
@@ -282,7 +290,8 @@ class Loop:
             return self.job.state.step >= limits.replay.final_step
         if limits.steps is not None:
             return self.job.state.step >= limits.steps
-        return self.loop.elapsed >= (limits.max_seconds or 0.0)
+        enough = 0 < limits.enough <= self.job.state.step
+        return enough or self.loop.elapsed >= (limits.max_seconds or 0.0)
 
     def _write_row(self) -> None:
         loop, window, state = self.loop, self.loop.window, self.job.state

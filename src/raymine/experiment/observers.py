@@ -16,6 +16,7 @@ from .request import RunResult
 class StartInfo:
     """A run about to train, from `step` and `elapsed` seconds on; either `steps` or `max_seconds` is set.
 
+    `enough`: steps after which a run of `max_seconds` ends before its time; 0 where it does not.
     `notes` are sentences for the user: what was decided about the scene; `warnings` its survivable problems.
     """
 
@@ -27,6 +28,7 @@ class StartInfo:
     elapsed: float
     steps: int | None
     max_seconds: float | None
+    enough: int = 0
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

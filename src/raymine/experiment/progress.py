@@ -48,6 +48,7 @@ class ProgressObserver:
     def on_start(self, info: StartInfo) -> None:
         self._start = info
         limit = f"{info.steps} steps" if info.steps is not None else f"{info.max_seconds:g} s"
+        limit += f" or {info.enough} steps, which are enough," if info.enough else ""
         if self._mode == "quiet":
             return
         since = f" from step {info.step}" if info.step else ""
@@ -99,19 +100,20 @@ class ProgressObserver:
         start = self._start
         if start is None:
             return None
-        if start.max_seconds is not None:
-            return max(0.0, start.max_seconds - info.elapsed)
+        steps = start.enough if start.steps is None else start.steps
         done, seconds = info.step - start.step, info.elapsed - start.elapsed
-        if start.steps is None or done <= 0 or seconds <= 0:
-            return None
-        return max(0.0, (start.steps - info.step) * seconds / done)
+        left = [] if start.max_seconds is None else [start.max_seconds - info.elapsed]
+        if steps and done > 0 and seconds > 0:
+            left.append((steps - info.step) * seconds / done)
+        return max(0.0, min(left)) if left else None
 
     def _share(self, step: int, elapsed: float) -> float:
         start = self._start
         if start is None:
             return 0.0
-        done = elapsed / start.max_seconds if start.max_seconds else step / (start.steps or 1)
-        return min(1.0, done)
+        steps = start.enough if start.steps is None else start.steps
+        done = elapsed / start.max_seconds if start.max_seconds else 0.0
+        return min(1.0, max(done, step / steps if steps else 0.0))
 
     def _open_bar(self, title: str, total: float) -> None:
         columns = (
