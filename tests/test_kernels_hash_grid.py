@@ -242,7 +242,9 @@ def test_a_graph_of_one_gradient_alone(wanted: str) -> None:
     leaf = points if wanted == "points" else table
     out = encode(points, table, TINY)
     (first,) = torch.autograd.grad(out, leaf, grad, create_graph=True)
-    assert torch.allclose(first, torch.autograd.grad(encode(points, table, TINY), leaf, grad)[0], atol=1e-4)
+    (expected,) = torch.autograd.grad(encode(points, table, TINY), leaf, grad)
+    # In 1,500 draws they differ by up to 3e-6 of their length: sums of large terms that cancel, in another order.
+    assert float((first.detach() - expected).norm()) <= 1e-5 * float(expected.norm())
     second = torch.autograd.grad(first.square().sum(), grad)[0]
     assert second.shape == grad.shape
     assert bool((second != 0).any())
