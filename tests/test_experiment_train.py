@@ -75,6 +75,14 @@ class StopAt(SilentObserver):
             signal.raise_signal(signal.SIGINT)
 
 
+class Starts(SilentObserver):
+    def __init__(self) -> None:
+        self.seen: list[StartInfo] = []
+
+    def on_start(self, info: StartInfo) -> None:
+        self.seen.append(info)
+
+
 def test_train_stop_resume_equals_unbroken_and_opens_for_looking(tmp_path: Path, scene: Path) -> None:
     whole = train(request(scene, tmp_path / "whole"))
     first = train(request(scene, tmp_path / "parts"), observer=StopAt(16))
@@ -118,6 +126,20 @@ def test_a_time_limited_run_is_reproduced_from_its_manifest(tmp_path: Path, scen
     assert found[0].scalars() == found[1].scalars()
     for name, value in found[0].tensors().items():
         assert torch.equal(value, found[1].tensors()[name]), name
+
+
+def test_a_time_limited_run_ends_where_the_recipe_has_enough_and_can_be_taken_further(
+    tmp_path: Path, scene: Path
+) -> None:
+    starts = Starts()
+    asked = request(scene, tmp_path / "run", steps=None, max_seconds=600.0, overrides={**TINY, "enough": 21})
+    assert (train(asked, observer=starts).step, RunDir.open(tmp_path / "run").read_manifest().status) == (
+        21,
+        "finished",
+    )
+    further = replace(asked, resume=True, max_seconds=None, steps=25)
+    assert train(further, observer=starts).step == 25
+    assert [start.enough for start in starts.seen] == [21, 0]
 
 
 def refused(asked: TrainRequest, kind: type[RaymineError], *words: str) -> None:
