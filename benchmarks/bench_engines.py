@@ -1,6 +1,6 @@
 """Trains the fused and the plain step from the same seeds for the same number of steps, and compares their pictures.
 
-    python benchmarks/bench_engines.py SCENE [--steps 2000] [--seeds 2] [--samples N] [--amp fp16] [--out FILE]
+    python benchmarks/bench_engines.py SCENE [--steps 2000] [--seeds 2] [--samples N] [--out FILE]
 
 Both draw the same rays. One JSON row a run: PSNR over all pixels of held-out views, milliseconds a step, and for plain
 runs how many dB the fused one of that seed has more. Needs CUDA.
@@ -67,7 +67,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--samples", type=int, default=None, help="of a step; else as the recipe says")
-    parser.add_argument("--amp", default="auto", help="type that the networks of the plain step multiply in")
     parser.add_argument("--views", type=int, default=25)
     parser.add_argument("--downscale", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None, help="file that rows are appended to")
@@ -87,13 +86,11 @@ def main() -> None:
         for seed in range(options.seeds):
             found = {}
             for name in ("fused", "plain"):
-                amp = options.amp if name == "plain" else "auto"
-                each = replace_fields(config, {"amp": amp})
-                renderer, step_ms = run(each, seen.train, seed, options.steps, fused=name == "fused")
+                renderer, step_ms = run(config, seen.train, seed, options.steps, fused=name == "fused")
                 found[name] = score(renderer, unseen.train, background)
                 row = {
                     "benchmark": "engines", "scene": Path(options.scene).name, "recipe": options.recipe, "engine": name,
-                    "amp": amp, "seed": seed, "steps": options.steps, "samples": config.batch.samples,
+                    "seed": seed, "steps": options.steps, "samples": config.batch.samples,
                     "views": len(unseen.train.rig), "downscale": options.downscale, "psnr": found[name],
                     "step_ms": step_ms, "fused_more_db": found["fused"] - found[name],
                     "environment": describe_environment(device),
