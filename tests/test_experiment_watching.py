@@ -96,6 +96,16 @@ def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_come
     ]
 
 
+def test_the_bar_follows_the_end_that_is_nearer() -> None:
+    observer, _ = shown("live", terminal=True)
+    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    for info, share in ((step(100, 10.0), 1 / 4), (step(150, 55.0), 55 / 60), (step(400, 58.0), 1.0)):
+        observer.on_step(info)
+        assert observer._bar is not None
+        assert observer._bar.tasks[0].completed == pytest.approx(share)
+    observer.close()
+
+
 SCRIPT = """
 import os, runpy, signal, sys, time
 StopSignals = runpy.run_path(sys.argv[1])["StopSignals"]

@@ -32,6 +32,11 @@ class StartInfo:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def last_step(self) -> int:
+        """The step that the run ends at unless its time ends first; 0 where only time ends it."""
+        return self.enough if self.steps is None else self.steps
+
 
 @dataclass(frozen=True)
 class StepInfo:

@@ -100,20 +100,18 @@ class ProgressObserver:
         start = self._start
         if start is None:
             return None
-        steps = start.enough if start.steps is None else start.steps
         done, seconds = info.step - start.step, info.elapsed - start.elapsed
         left = [] if start.max_seconds is None else [start.max_seconds - info.elapsed]
-        if steps and done > 0 and seconds > 0:
-            left.append((steps - info.step) * seconds / done)
+        if start.last_step and done > 0 and seconds > 0:
+            left.append((start.last_step - info.step) * seconds / done)
         return max(0.0, min(left)) if left else None
 
     def _share(self, step: int, elapsed: float) -> float:
         start = self._start
         if start is None:
             return 0.0
-        steps = start.enough if start.steps is None else start.steps
-        done = elapsed / start.max_seconds if start.max_seconds else 0.0
-        return min(1.0, max(done, step / steps if steps else 0.0))
+        by_time = elapsed / start.max_seconds if start.max_seconds else 0.0
+        return min(1.0, max(by_time, step / start.last_step if start.last_step else 0.0))
 
     def _open_bar(self, title: str, total: float) -> None:
         columns = (
