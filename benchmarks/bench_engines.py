@@ -19,10 +19,10 @@ from raymine import recipes
 from raymine.bench.rows import append_rows
 from raymine.config import replace_fields
 from raymine.contracts import Renderer
+from raymine.engines import Engine, PlainEngine, engine_for, renderer_for
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import held_out, open_data
-from raymine.fused.engine import Engine, PlainEngine, engine_for, renderer_for
 from raymine.rundir import describe_environment
 from raymine.scenes import load_scene
 from raymine.step import TrainConfig, TrainData, create_state

@@ -25,8 +25,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from fused_for_tests import CONFIG, POISSON, SHAPES, trainer_for
+from raymine.engines.fused import draws, engine, grid, rays, renderer, stages, trainer
 from raymine.fields import HashFieldConfig
-from raymine.fused import draws, engine, grid, rays, renderer, stages, trainer
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
@@ -102,7 +102,7 @@ def compile_all(target: GPUTarget) -> None:
     ):
         made = trainer_for(config, unbounded)
         own = engine.FusedEngine(made.state, made.data)
-        own.compile()
+        own.warm_up()
         own.renderer().render(made.data.rig.rays_for_image(0), torch.ones(3))
     if target.arch >= 80:
         for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights are held, and read again for every tile

@@ -24,13 +24,13 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"
 triton = pytest.importorskip("triton")
 
-from raymine.fused.trainer import FusedTrainer  # noqa: E402
+from raymine.engines.fused.trainer import FusedTrainer  # noqa: E402
 
 POISSON = MiningConfig(policy="hard", hard=HardConfig(draw="poisson"))
 SAMPLES = 1 << 14 if GPU else 192
 CONFIG = TrainConfig(
     field=HashFieldConfig(GridSpec(levels=4, features=4, log2_entries=9, base=4, finest=32), width=16),
-    occupancy=OccupancyConfig(resolution=16, step=0.06, every=4, full_steps=8, cells=1 << 8),
+    sampler=OccupancyConfig(resolution=16, step=0.06, every=4, full_steps=8, cells=1 << 8),
     batch=BatchConfig(samples=SAMPLES, max_rays=SAMPLES),
     optimiser=OptimiserConfig(warmup=10, final=0.3, average=0.1),
     mining=POISSON,

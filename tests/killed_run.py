@@ -27,8 +27,8 @@ TINY = {
     "field.grid.levels": 2,
     "field.grid.log2_entries": 8,
     "field.grid.finest": 32,
-    "occupancy.resolution": 8,
-    "occupancy.step": 0.2,
+    "sampler.resolution": 8,
+    "sampler.step": 0.2,
     "batch.samples": 256,
 }
 

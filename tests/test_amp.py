@@ -19,20 +19,22 @@ from killed_run import TINY
 from raymine import recipes
 from raymine.cli import main, narrate
 from raymine.config import replace_fields
-from raymine.contracts import Rays, StepReport
+from raymine.contracts import Draws, Rays, StepReport
+from raymine.engines import problem_with
+from raymine.engines.fused import problem
 from raymine.errors import ConfigError
 from raymine.experiment import RunResult, TrainRequest, train
 from raymine.experiment import prepare as preparing
 from raymine.experiment.memory import estimate_bytes
 from raymine.fields import hash_field
-from raymine.fused import problem, problem_with
 from raymine.kernels import dispatch
 from raymine.mining import MiningConfig
 from raymine.render import query_points
 from raymine.step import TrainConfig, TrainState, create_state, precision, train_step
+from raymine.step.batch import draw_batch
 from raymine.step.config import Amp
+from raymine.step.mined import backward
 from raymine.step.precision import TorchField, amp_problem, trial_problem
-from raymine.step.train import backward, draw_batch, update_occupancy
 from scenes_for_tests import ball_scene
 from test_experiment_train import write_scene
 from test_step import CONFIG
@@ -52,7 +54,7 @@ def fresh(amp: Amp = "auto", policy: str = "hard", checkpoint: int = 0) -> Train
     reason = amp_problem(amp, CPU)
     if reason:
         pytest.skip(reason)
-    config = replace(CONFIG, amp=amp, checkpoint=checkpoint, mining=POLICIES[policy])
+    config = replace(CONFIG, amp=amp, checkpoint_samples=checkpoint, mining=POLICIES[policy])
     state = create_state(config, DATA, seed=0, device=CPU)
     state.horizon = 200
     return state
@@ -75,14 +77,15 @@ def gradients(state: TrainState, trained: dict[str, Tensor], missing: bool = Fal
     own = state.tensors()
     state.restore({name: trained.get(name, value).clone() for name, value in own.items()}, {**state.scalars()})
     state.rays, state.step, state.sampler.swept = 64, 101, True
-    state.sampler.refresh()
+    state.sampler.changed()
     batch = draw_batch(state, DATA)
     rays = batch.rays
     if missing:
-        rays = Rays(rays.origins + 100, rays.directions, rays.near, rays.far)
-    samples = state.sampler.sample(rays)
+        batch = batch._replace(rays=Rays(rays.origins + 100, rays.directions, rays.near, rays.far))
+    rounds = state.sampler.sample(batch.rays)
+    samples = rounds.samples
     assert len(samples) == 0 if missing else len(samples) > 1000
-    _, kept, _ = backward(state, rays, samples, batch.wanted)
+    _, kept, _ = backward(state, batch, rounds, precision.ways_to_ask(state.config, state.field))
     assert missing or (kept < len(samples)) == (state.config.mining.policy != "none")
     found = {name: p.grad for name, p in state.field.named_parameters() if p.grad is not None}
     return {name: grad.to_dense() if grad.is_sparse else grad for name, grad in found.items()}
@@ -196,7 +199,8 @@ def test_the_occupancy_grid_is_visited_in_float32(amp: Amp, trained: dict[str, T
     for state in (whole, half):
         gradients(state, trained)
         with Products() as products:
-            update_occupancy(state)
+            draws = Draws(state.seed, 104, CPU)
+            state.sampler.before_step(precision.visiting(state.config, state.field), draws, None)
         assert products.types == {torch.float32}
     assert torch.allclose(whole.sampler.values, half.sampler.values, rtol=1e-4, atol=1e-6)
 
@@ -309,7 +313,7 @@ def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None
         state = fresh("auto", "none", checkpoint)
         gradients(state, trained)
         rays = DATA.rig.rays_for_image(0)
-        samples = state.sampler.sample(rays)
+        samples = state.sampler.sample(rays).samples
         query = query_points(rays, samples)
         with saved_bytes(state) as counted:
             output = precision.ways_to_ask(state.config, state.field).learn.forward(query)
@@ -322,8 +326,8 @@ def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="`amp` must be one of auto, fp32, fp16, bf16; got 'fp8'"):
         TrainConfig(amp="fp8")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="`checkpoint` must be 0"):
-        TrainConfig(checkpoint=-1)
+    with pytest.raises(ConfigError, match="`checkpoint_samples` must be 0"):
+        TrainConfig(checkpoint_samples=-1)
     with pytest.raises(ConfigError, match="amp"):
         replace_fields(CONFIG, {"amp": "half"})
 
@@ -348,7 +352,7 @@ def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(CUDA, amp="fp16"), ""),
         (replace(CUDA, amp="fp32"), "the fused step computes in float16, and amp is fp32"),
         (replace(CUDA, amp="bf16"), "the fused step computes in float16, and amp is bf16"),
-        (replace(CUDA, checkpoint=9), "the fused step stores no activations, so there is nothing to checkpoint"),
+        (replace(CUDA, checkpoint_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
     ],
 )
 def test_the_fused_step_says_why_it_cannot(config: TrainConfig, reason: str) -> None:
@@ -357,17 +361,15 @@ def test_the_fused_step_says_why_it_cannot(config: TrainConfig, reason: str) -> 
 
 
 @pytest.mark.usefixtures("_with_triton")
-def test_auto_stays_on_the_gpu_where_a_cpu_has_no_kernels_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_gpu_in_any_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     asked = []
     monkeypatch.setattr(preparing, "amp_problem", lambda amp, device: asked.append((amp, device.type)) or "")
-    for overrides, device in (({"amp": "bf16"}, "cuda"), ({"amp": "fp16"}, "cuda"), ({"amp": "fp32"}, "cpu")):
+    for overrides in ({"amp": "bf16"}, {"amp": "fp16"}, {"amp": "fp32"}):
         found = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides=overrides))
-        assert found.config.device == device
-        assert asked[-1] == (overrides["amp"], device)
-    found = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides={"checkpoint": 1000}))
-    assert "nothing to checkpoint" in found.scene.decisions[-1]
+        assert found.config.device == "cuda"
+        assert asked[-1] == (overrides["amp"], "cuda")
 
 
 def test_a_processor_that_cannot_is_found_out_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,30 +409,30 @@ def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -
     assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 0
     assert main(["train", "ball"]) == 0
     config = replace_fields(CONFIG, requests[0].overrides)
-    assert (config.amp, config.checkpoint) == ("bf16", 65536)
+    assert (config.amp, config.checkpoint_samples) == ("bf16", 65536)
     assert replace_fields(CONFIG, requests[1].overrides) == CONFIG
 
 
 def test_a_run_records_its_type_and_resumes_with_no_other(tmp_path: Path) -> None:
     fresh("bf16")
     scene = write_scene(tmp_path / "scene")
-    overrides = {**TINY, "amp": "bf16", "checkpoint": 500}
+    overrides = {**TINY, "amp": "bf16", "checkpoint_samples": 500}
     request = TrainRequest(
         scene, out=tmp_path / "run", steps=4, device="cpu", overrides=overrides, evaluate_views=0, resume=True
     )
     train(request)
     stored = json.loads((tmp_path / "run/config.json").read_text())["train"]
-    assert (stored["amp"], stored["checkpoint"]) == ("bf16", 500)
+    assert (stored["amp"], stored["checkpoint_samples"]) == ("bf16", 500)
     assert train(replace(request, steps=6)).step == 6
     with pytest.raises(ConfigError, match=r'train\.amp: "bf16" in the run, "auto" asked'):
-        train(replace(request, steps=8, overrides={**TINY, "checkpoint": 500}))
-    with pytest.raises(ConfigError, match=r"train\.checkpoint: 500 in the run, 0 asked"):
+        train(replace(request, steps=8, overrides={**TINY, "checkpoint_samples": 500}))
+    with pytest.raises(ConfigError, match=r"train\.checkpoint_samples: 500 in the run, 0 asked"):
         train(replace(request, steps=8, overrides={**TINY, "amp": "bf16"}))
 
 
 def test_pieces_need_less_memory_by_the_estimate() -> None:
     whole, pieces = (
-        estimate_bytes(replace(CUDA, amp="fp32", checkpoint=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
+        estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
     )
     assert 2 * pieces < whole
-    assert estimate_bytes(replace(CUDA, amp="fp32", checkpoint=1 << 30), SCENE.bounds, "cuda") >= whole
+    assert estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=1 << 30), SCENE.bounds, "cuda") >= whole

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from raymine.fused.trainer import _PLENTY
+from raymine.engines.fused.trainer import _PLENTY
 from sass_for_tests import unset_registers
 
 PROGRAM = Path(__file__).with_name("compile_for_tests.py")

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from raymine import recipes
+from raymine.engines import engine_for, problem_with, renderer_for
+from raymine.engines.fused import problem
 from raymine.experiment import TrainRequest
 from raymine.experiment import prepare as preparing
-from raymine.fused import engine_for, problem, problem_with, renderer_for
 from raymine.kernels import dispatch
+from raymine.losses import CoarseColourLoss, ColourLoss
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.render import VolumeRenderer
@@ -48,7 +50,9 @@ def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
         (replace(CUDA, field=replace(CUDA.field, width=200)), True, "up to 128 wide"),
         (replace(CUDA, field=replace(CUDA.field, colour_layers=4)), False, "3 colour layers"),
         (replace(CUDA, mining=MiningConfig(hard=HardConfig(draw="systematic"))), True, ""),
-        (replace(CUDA, mining=MiningConfig(hard=HardConfig(winsor=10.0))), True, "without `winsor`"),
+        (replace(CUDA, engine="plain"), True, "the plain step was asked for"),
+        (replace(CUDA, engine="plain"), False, ""),
+        (replace(CUDA, loss=(ColourLoss(), CoarseColourLoss())), True, "the loss has CoarseColourLoss"),
         (replace(CUDA, pixels=PixelConfig(policy="edges")), True, ""),
         (replace(CUDA, pixels=PixelConfig(policy="error+edges")), True, "not by error+edges"),
         (replace(CUDA, optimiser=replace(CUDA.optimiser, beta1=0.0)), True, "optimiser.beta1 is 0"),
@@ -61,20 +65,15 @@ def test_what_the_fused_step_cannot_take_is_named(config: TrainConfig, training:
 
 
 @pytest.mark.usefixtures("_with_triton")
-def test_auto_takes_the_cpu_where_a_gpu_would_be_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_gpu_with_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     fast = preparing.prepare(TrainRequest("ball", device="auto", steps=1))
     assert fast.device.type == fast.config.device == "cuda"
-    slow = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides={"pixels.policy": "error"}))
-    assert slow.device.type == slow.config.device == "cpu"
-    assert (
-        slow.scene.decisions[-1] == "Device: cpu, because the fused step draws pixels evenly or by edges, not by error."
-    )
-    asked = preparing.prepare(TrainRequest("ball", device="cuda", steps=1, overrides={"pixels.policy": "error"}))
-    assert asked.device.type == "cuda"
+    plain = preparing.prepare(TrainRequest("ball", device="auto", steps=1, overrides={"pixels.policy": "error"}))
+    assert plain.device.type == plain.config.device == "cuda"
 
 
 def test_a_recipe_that_is_another_one_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def occupancy_samples() -> Place:
         if sampler.due(step):
             with torch.no_grad():
                 sampler.update(lambda points: density_of(net(points, torch.zeros_like(points))), 0, step)
-        return sampler.sample(rays)
+        return sampler.sample(rays).samples
 
     return place
 

@@ -8,10 +8,10 @@ import torch
 from raymine.contracts import Bounds, FieldInput
 from raymine.errors import ConfigError
 from raymine.fields import HashField, HashFieldConfig
+from raymine.kernels.activations import NGP
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.inputs import harmonics
 from raymine.kernels.ngp_step.op import Box, contract, to_unit_cube
-from raymine.render import activate_colour, activate_density
 from raymine.toolkit.contraction import from_unit_cube
 
 SMALL = HashFieldConfig(grid=GridSpec(levels=3, features=2, log2_entries=8, base=4, finest=32), width=16)
@@ -82,12 +82,12 @@ def test_parameters_are_a_function_of_the_seed() -> None:
 
 def test_density_activation_is_capped_but_keeps_its_gradient() -> None:
     raw = torch.tensor([1.0, 100.0], requires_grad=True)
-    density = activate_density(raw)
+    density = NGP.density(raw)
     assert density[0].item() == pytest.approx(1.0)
     assert torch.isfinite(density).all()
     (grad,) = torch.autograd.grad(density.sum(), raw)
     assert grad.tolist() == pytest.approx(density.tolist())
-    assert activate_colour(torch.zeros(1)).item() == 0.5
+    assert NGP.colour(torch.zeros(1)).item() == 0.5
 
 
 def test_config_refuses_nonsense() -> None:

@@ -25,9 +25,9 @@ from fused_for_tests import (
 )
 from kinks_for_tests import clear_of_kinks
 from raymine.contracts import StepReport
-from raymine.fused import stages
-from raymine.fused.renderer import FusedRenderer
-from raymine.fused.trainer import FusedTrainer
+from raymine.engines.fused import stages
+from raymine.engines.fused.renderer import FusedRenderer
+from raymine.engines.fused.trainer import FusedTrainer
 from raymine.kernels._triton import capability
 from raymine.kernels.adam import reference as adam_reference
 from raymine.kernels.judge import reference as judge_reference
@@ -35,6 +35,7 @@ from raymine.kernels.march import gpu as march_gpu
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.ngp_step.gpu import WAYS, Way, ways_on
+from raymine.losses import ColourLoss
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
@@ -49,14 +50,14 @@ def some_cells(trainer: FusedTrainer, share: float) -> None:
     sampler = trainer.state.sampler
     sampler.values.copy_((torch.rand_like(sampler.values) < share) * 1e-4)
     sampler.swept = True
-    sampler.refresh()
+    sampler.changed()
     trainer.grid.refresh()
 
 
 @pytest.mark.parametrize(("share", "unbounded"), [(0.2, False), (0.2, True), (0.0, False), (1.0, False)])
 @pytest.mark.parametrize("cone", [0.0, 0.05])
 def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -> None:
-    trainer = trainer_for(replace(CONFIG, occupancy=replace(CONFIG.occupancy, cone=cone)), unbounded)
+    trainer = trainer_for(replace(CONFIG, sampler=replace(CONFIG.sampler, cone=cone)), unbounded)
     some_cells(trainer, share)
     poison(trainer)
     trainer.draw()
@@ -146,13 +147,13 @@ def judged(trainer: FusedTrainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     wanted = b.wanted[:n]
     return judge_reference.judge(
         raw[:, :3], raw[:, 3], *packed, wanted[:, 3:6], wanted[:, :3], wanted[:, 6],
-        trainer.state.config.loss.threshold, trainer.state.config.mining.stop,
+        trainer.state.config.loss[0].threshold, trainer.state.config.mining.stop,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["l2", "huber"])
 def test_judging_is_the_reference(kind: str) -> None:
-    config = replace(CONFIG, loss=replace(CONFIG.loss, kind=kind))
+    config = replace(CONFIG, loss=(ColourLoss(kind),))
     trainer = trainer_for(config)
     poison(trainer)
     trainer.draw()
@@ -385,7 +386,7 @@ def test_fused_and_plain_steps_train_alike() -> None:
     white = torch.ones(3, device=DEVICE)
     scores = []
     for state in (trainer.state, plain):
-        state.sampler.refresh()
+        state.sampler.changed()
         renderer = VolumeRenderer(state.field, state.sampler)
         errors = []
         for i in range(len(trainer.data.rig)):
@@ -411,7 +412,7 @@ def test_it_learns_and_shows_what_it_learnt() -> None:
     white = torch.ones(3, device=DEVICE)
     assert state.average is not None
     shown = FusedRenderer(state.average.field, state.sampler).render(few, white)
-    state.sampler.refresh()
+    state.sampler.changed()
     expected = VolumeRenderer(state.average.field, state.sampler).render(few, white)
     for name in ("colour", "opacity", "depth"):
         close(getattr(shown, name), getattr(expected, name), 2e-2)

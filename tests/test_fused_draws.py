@@ -18,10 +18,10 @@ from fused_for_tests import (
     trainer_for,
 )
 from raymine.contracts import Camera
-from raymine.fused import stages
-from raymine.fused.engine import PlainEngine
-from raymine.fused.rays import DeviceRays
-from raymine.fused.trainer import FusedTrainer
+from raymine.engines import PlainEngine
+from raymine.engines.fused import stages
+from raymine.engines.fused.rays import DeviceRays
+from raymine.engines.fused.trainer import FusedTrainer
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.philox import reference as philox_reference
 from raymine.kernels.select.gpu import select
@@ -30,7 +30,8 @@ from raymine.mining.draw import systematic
 from raymine.pixels import PixelConfig, draw_uniform
 from raymine.rays import CameraRig
 from raymine.step import TrainConfig, create_state
-from raymine.step.train import draw_batch, train_step
+from raymine.step.batch import draw_batch
+from raymine.step.train import train_step
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
 LENSES = (
@@ -43,7 +44,7 @@ LENSES = (
 @pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
 @pytest.mark.parametrize("random", [True, False])
 def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
-    check_draw(replace(CONFIG, random_background=random), cameras)
+    check_draw(replace(CONFIG, background="random" if random else "scene"), cameras)
 
 
 @pytest.mark.parametrize("rays", [1, 40])
@@ -107,7 +108,7 @@ def test_on_cuda_the_plain_engine_draws_there_where_it_can(monkeypatch: pytest.M
 
     assert draws_there("edges")
     assert not draws_there("error")  # learns from pixels, which the host must know
-    monkeypatch.setattr("raymine.fused.engine._IMAGE_SHARE", 0.0)
+    monkeypatch.setattr("raymine.engines.fused.engine._IMAGE_SHARE", 0.0)
     assert not draws_there("edges")
 
 

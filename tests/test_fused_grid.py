@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fused_for_tests import CONFIG, DEVICE, GPU, SHAPES, halved, trainer_for
-from raymine.fused.trainer import FusedTrainer
-from raymine.render import activate_density
+from raymine.engines.fused.trainer import FusedTrainer
+from raymine.kernels.activations import NGP
 from raymine.samplers import OccupancySampler
 
-RES = CONFIG.occupancy.resolution
+RES = CONFIG.sampler.resolution
 
 
 def settled(trainer: FusedTrainer, share: float) -> OccupancySampler:
@@ -26,7 +26,7 @@ def settled(trainer: FusedTrainer, share: float) -> OccupancySampler:
     sampler.swept = True
     trainer.grid.refresh()
     own = copy.deepcopy(sampler)
-    own.refresh()
+    own.changed()
     return own
 
 
@@ -54,7 +54,7 @@ def check_update(trainer: FusedTrainer, step: int, share: float) -> None:
     trainer.grid._listed.fill_(1 << 30)
     trainer._update_grid(step)
     with torch.no_grad():
-        expected.update(lambda points: activate_density(state.field.density(points)), state.seed, step)
+        expected.update(lambda points: NGP.density(state.field.density(points)), state.seed, step)
 
     values = state.sampler.values
     # Cells that nobody visits stay as they are, to the last bit; the others agree as far as float16 goes.
@@ -62,7 +62,7 @@ def check_update(trainer: FusedTrainer, step: int, share: float) -> None:
     assert torch.equal(values[same], before[same])
     assert bool(same.any()) == (step > 8)
     assert torch.allclose(values, expected.values, rtol=0.03, atol=2e-3)
-    limit = expected.values.mean(-1, keepdim=True).clamp_max(CONFIG.occupancy.threshold)
+    limit = expected.values.mean(-1, keepdim=True).clamp_max(CONFIG.sampler.threshold)
     clear = (expected.values - limit).abs() > 0.05 * limit + 2e-3
     assert torch.equal(trainer.grid.bytes[clear].bool(), expected.grid.cells[clear].bool())
 

@@ -15,17 +15,19 @@ from conftest import requires_gpu
 from fused_for_tests import trainer_for
 from raymine import recipes
 from raymine.config import Every, Schedule
+from raymine.engines import choice
+from raymine.engines.fused import engine
+from raymine.engines.fused import grid as grid_module
+from raymine.engines.fused import rays as rays_module
+from raymine.engines.fused import stages as stages_module
+from raymine.engines.fused import trainer as trainer_module
+from raymine.engines.fused.problem import NoRoomError
+from raymine.engines.fused.timing import busy_share, stage_times
 from raymine.experiment import TrainRequest, load_run, train
 from raymine.experiment import prepare as preparing
-from raymine.fused import engine
-from raymine.fused import grid as grid_module
-from raymine.fused import rays as rays_module
-from raymine.fused import stages as stages_module
-from raymine.fused import trainer as trainer_module
-from raymine.fused.problem import NoRoomError
 from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.rays import rays_for_camera
-from raymine.step import TrainConfig, TrainState
+from raymine.step import TrainConfig
 from test_bench_run import write_scene
 from test_fused import CONFIG, DEVICE, GPU
 
@@ -43,7 +45,7 @@ def tiny(*_: object) -> TrainConfig:
 @pytest.fixture
 def _fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the interpreter's CPU were a GPU."""
-    monkeypatch.setattr(engine, "problem_with", lambda *_, **__: "")
+    monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
     # A picture takes the interpreter a minute.
     schedule = Schedule(metrics=2, checkpoint=Every(steps=1), evaluate_views=1 if GPU else 0)
@@ -75,7 +77,7 @@ def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monk
         trainer = trainer_for(unbounded=unbounded)
         return engine.FusedEngine(trainer.state, trainer.data)
 
-    fresh().compile()
+    fresh().warm_up()
     ready = launches.copy()
     launches.clear()
     training = fresh()
@@ -107,7 +109,7 @@ def test_the_quickest_way_that_finds_room_is_taken(
     monkeypatch.setattr(trainer_module, "capability", lambda _: capability)
     monkeypatch.setattr(trainer_module, "train", Measured())
     monkeypatch.setattr(trainer_module, "shared_memory", lambda _: 1000 * room)
-    monkeypatch.setattr(TrainState, "device", SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(trainer.state, "device", SimpleNamespace(type="cuda"))
     if way is not None:
         assert trainer._find_way() == WAYS[way]
         return
@@ -120,9 +122,9 @@ def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytes
         raise NoRoomError("the fused step needs 90 KB")
 
     trainer = trainer_for()
-    monkeypatch.setattr(engine, "problem_with", lambda *_, **__: "")
+    monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
     monkeypatch.setattr(trainer_module.FusedTrainer, "_find_way", find_way)
-    found = engine.engine_for(trainer.state, trainer.data)
+    found = choice.engine_for(trainer.state, trainer.data)
     assert (found.name, found.reason) == ("plain", "the fused step needs 90 KB")
     assert len(found.advance(1)) == 1
 
@@ -140,10 +142,10 @@ def test_it_tells_where_its_time_goes() -> None:
     trainer = trainer_for()
     own = engine.FusedEngine(trainer.state, trainer.data)
     own.advance(40)
-    assert (own.busy_share() or 0) > 0
+    assert busy_share(own.trainer) > 0
     step = trainer.state.step  # what was replayed counts for nothing
     assert [report.step for report in own.advance(3)] == [step, step + 1, step + 2]
-    times = own.stage_times()
+    times = stage_times(own.trainer)
     assert {"draw", "march", "infer", "judge", "select", "train", "adam"} < set(times)
     assert all(time > 0 for time in times.values())
 

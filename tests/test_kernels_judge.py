@@ -15,7 +15,7 @@ from raymine.kernels import dispatch
 from raymine.kernels.composite.op import Packed
 from raymine.kernels.judge import reference
 from raymine.kernels.judge.op import Wanted, judge
-from raymine.losses import LossConfig, colour_loss
+from raymine.losses import ColourLoss
 from raymine.render import HIDDEN, FieldOutput, Samples, composite_output
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -94,13 +94,13 @@ def test_it_equals_render_loss_and_autograd(kind: str) -> None:
     colour, density, packed, wanted = batch(200)
     ray_id = torch.repeat_interleave(torch.arange(200), packed.count)
     samples = Samples(packed.t_start, packed.t_end, ray_id, packed.first, packed.count)
-    config = LossConfig(kind)  # type: ignore[arg-type]
+    loss = ColourLoss(kind)  # type: ignore[arg-type]
     leaves = colour.clone().requires_grad_(), density.clone().requires_grad_()
     rendered = composite_output(FieldOutput(*leaves), samples, wanted.background)
-    report = colour_loss(config, rendered.colour, wanted.colour, wanted.weight)
-    expected = torch.autograd.grad(report.total, leaves)
-    got = judge(colour, density, packed, wanted, config.threshold)
-    assert float(got.loss.sum()) == pytest.approx(float(report.total.detach()), rel=1e-5)
+    total = loss.of(rendered.colour, wanted.colour, wanted.weight)
+    expected = torch.autograd.grad(total, leaves)
+    got = judge(colour, density, packed, wanted, loss.threshold)
+    assert float(got.loss.sum()) == pytest.approx(float(total.detach()), rel=1e-5)
     limit = 2e-5 * float(got.gradient.abs().max())
     assert torch.allclose(got.gradient[:, :3], expected[0], rtol=1e-3, atol=limit)
     assert torch.allclose(got.gradient[:, 3], expected[1], rtol=1e-3, atol=limit)

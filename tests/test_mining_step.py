@@ -23,7 +23,7 @@ from test_mining import EVERY_DRAW, each_draw, name_of
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     field=HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=10, base=4, finest=32), width=16),
-    occupancy=OccupancyConfig(resolution=16, step=0.04, every=4, full_steps=8, cells=1 << 10),
+    sampler=OccupancyConfig(resolution=16, step=0.04, every=4, full_steps=8, cells=1 << 10),
     batch=BatchConfig(samples=1 << 12, max_rays=512),
     optimiser=OptimiserConfig(warmup=10, final=0.3),
     mining=MiningConfig(policy="hard"),

@@ -30,7 +30,7 @@ def rays_along_x(n: int = 50) -> Rays:
 
 def test_everything_is_occupied_before_the_first_sweep() -> None:
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
-    assert sampler.sample(rays_along_x()).count.tolist() == [40] * 50
+    assert sampler.sample(rays_along_x()).samples.count.tolist() == [40] * 50
 
 
 @pytest.mark.parametrize("levels", [1, 3])
@@ -38,7 +38,7 @@ def test_one_sweep_culls_what_is_empty(levels: int) -> None:
     sampler = OccupancySampler(CONFIG, Bounds(UNIT.low, UNIT.high, levels), CPU)
     sampler.update(ball, seed=0, step=16)
     rays = rays_along_x()
-    samples = sampler.sample(rays)
+    samples = sampler.sample(rays).samples
     points = rays.origins[samples.ray_id] + ((samples.t_start + samples.t_end) / 2)[:, None] * rays.directions[0]
     assert len(samples) > 0
     assert float(points.norm(dim=-1).max()) < 0.5 + 2 * 3**0.5 / 8  # within one cell's diagonal of the ball
@@ -51,10 +51,10 @@ def test_what_moves_away_is_forgotten() -> None:
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     sampler.update(ball, seed=0, step=16)
     centre = Rays(torch.tensor([[-3.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1), torch.ones(1) * 9)
-    assert sampler.sample(centre).count.item() > 0
+    assert sampler.sample(centre).samples.count.item() > 0
     for _ in range(100):  # 0.95^100 of the old opacity is below the threshold
         sampler.update(lambda points: ball(points - 0.6), seed=0, step=16)
-    assert sampler.sample(centre).count.item() == 0
+    assert sampler.sample(centre).samples.count.item() == 0
 
 
 def test_forgetting_slows_down_once_it_has_settled() -> None:
@@ -79,7 +79,7 @@ def test_a_field_that_died_everywhere_still_gets_samples() -> None:
     """The threshold never exceeds the mean value, so the grid cannot collapse to nothing and starve training."""
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     sampler.update(lambda points: torch.full((len(points),), 1e-5) * torch.rand(len(points)), seed=0, step=16)
-    assert len(sampler.sample(rays_along_x())) > 0
+    assert len(sampler.sample(rays_along_x()).samples) > 0
 
 
 def test_what_appears_is_found() -> None:
@@ -88,7 +88,7 @@ def test_what_appears_is_found() -> None:
     for i in range(60):
         sampler.update(ball, seed=0, step=64 + 16 * i)
     centre = Rays(torch.tensor([[-3.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1), torch.ones(1) * 9)
-    assert sampler.sample(centre).count.item() >= 15
+    assert sampler.sample(centre).samples.count.item() >= 15
 
 
 def test_updates_are_a_function_of_seed_and_step() -> None:
@@ -99,7 +99,7 @@ def test_updates_are_a_function_of_seed_and_step() -> None:
     assert torch.equal(a.values, b.values)
     b.swept = True
     b.values.copy_(a.values)
-    b.refresh()
+    b.changed()
     assert torch.equal(a.grid.bits, b.grid.bits)
 
 

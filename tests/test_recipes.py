@@ -22,7 +22,7 @@ def seen_by(pixels: float) -> Scene:
 
 def samples_of(config: TrainConfig) -> float:
     """How many samples cross the box."""
-    return SIDE / config.occupancy.step
+    return SIDE / config.sampler.step
 
 
 def test_samples_of_the_large_recipe_are_never_longer_and_follow_the_finest_cells() -> None:
@@ -41,8 +41,8 @@ def test_where_samples_grow_with_distance_both_recipes_start_alike() -> None:
     bounds = SCENE.bounds
     scene = replace(seen_by(1000.0), bounds=Bounds(bounds.low, bounds.high, levels=3))
     small, large = (recipes.build(name, scene, "cuda") for name in ("ngp", "ngp-large"))
-    assert small.occupancy == large.occupancy
-    assert small.occupancy.cone > 0
+    assert small.sampler == large.sampler
+    assert small.sampler.cone > 0
 
 
 def test_only_where_too_many_steps_are_known_to_do_harm_a_recipe_has_enough_of_them() -> None:
@@ -54,5 +54,5 @@ def test_only_where_too_many_steps_are_known_to_do_harm_a_recipe_has_enough_of_t
         for scene in (SCENE, unbounded)
         for device in ("cpu", "cuda")
     ]
-    limited = [case for case in cases if recipes.build(*case).enough]
+    limited = [case for case in cases if recipes.build(*case).max_useful_steps]
     assert limited == [("ngp-large", SCENE, "cuda")]

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from raymine import recipes
-from raymine.contracts import StepReport
+from raymine.contracts import Group, StepReport
 from raymine.errors import CheckpointError, ConfigError
 from raymine.fields import HashFieldConfig
 from raymine.kernels import dispatch
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.losses import LossConfig, colour_loss
+from raymine.losses import ColourLoss, squared_errors
 from raymine.mining import MiningConfig
 from raymine.pixels import draw_uniform
 from raymine.render import VolumeRenderer
@@ -24,12 +24,13 @@ from raymine.step import TrainConfig, TrainState, create_state, train_step
 from raymine.step.average import Average
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import Optimiser, OptimiserConfig
+from raymine.step.parts import TensorsPart
 from scenes_for_tests import SIZE, MemoryImages, ball_scene
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     field=HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=10, base=4, finest=32), width=16),
-    occupancy=OccupancyConfig(resolution=16, step=0.04, every=4, full_steps=8, cells=1 << 10),
+    sampler=OccupancyConfig(resolution=16, step=0.04, every=4, full_steps=8, cells=1 << 10),
     batch=BatchConfig(samples=1 << 11, max_rays=512),
     optimiser=OptimiserConfig(warmup=10, final=0.3, average=0.1),
 )
@@ -174,8 +175,8 @@ def test_restore_refuses_another_model_and_changes_nothing() -> None:
     before = {name: value.clone() for name, value in state.tensors().items()}
     with pytest.raises(CheckpointError, match=r"another model: `field.table` must be torch.float32"):
         state.restore(other.tensors(), other.scalars())
-    with pytest.raises(CheckpointError, match=r"missing \['occupancy.values'\]"):
-        state.restore({k: v for k, v in state.tensors().items() if k != "occupancy.values"}, state.scalars())
+    with pytest.raises(CheckpointError, match=r"missing \['sampler.values'\]"):
+        state.restore({k: v for k, v in state.tensors().items() if k != "sampler.values"}, state.scalars())
     with pytest.raises(CheckpointError, match="seed 7, not 0"):
         state.restore(state.tensors(), state.scalars() | {"seed": 7})
     assert all(torch.equal(before[name], value) for name, value in state.tensors().items())
@@ -195,27 +196,36 @@ def test_learning_rate_by_hand() -> None:
     assert config.rate_at(5000, 1000) == pytest.approx(0.0001)
 
 
-def test_weights_of_networks_decay_and_tables_do_not() -> None:
+def test_rate_and_decay_follow_the_group_of_a_parameter() -> None:
     config = OptimiserConfig(beta1=0.0, table_beta1=0.0, decay=0.5)
-    parameters = {name: torch.nn.Parameter(torch.full((2, 2), 3.0)) for name in ("table", "layer")}
+    parameters = {name: torch.nn.Parameter(torch.full((2, 2), 3.0)) for name in ("table", "layer", "slow")}
     for parameter in parameters.values():
         parameter.grad = torch.full((2, 2), 4.0)
-    Optimiser(config, parameters).step(0.1, torch.tensor(True))
+    part = TensorsPart(None)
+    part.groups = lambda: [  # type: ignore[method-assign]
+        Group("table", {"table": parameters["table"]}, decay=0.0, sparse=True),
+        Group("network", {"layer": parameters["layer"]}),
+        Group("network", {"slow": parameters["slow"]}, rate=0.5, decay=0.0),
+    ]
+    Optimiser(config, {"field": part}).step(0.1, torch.tensor(True))
     # A first step of Adam is the rate long, whatever the gradient; 3 * 0.1 * 0.5 go by decay.
     assert parameters["table"].flatten().tolist() == pytest.approx([2.9] * 4)
     assert parameters["layer"].flatten().tolist() == pytest.approx([2.75] * 4)
+    assert parameters["slow"].flatten().tolist() == pytest.approx([2.95] * 4)
 
 
 def test_losses_by_hand() -> None:
     predicted = torch.tensor([[0.05, 0.0, 0.0], [0.5, 0.0, 0.0], [9.0, 9.0, 9.0]], requires_grad=True)
     target, weight = torch.zeros(3, 3), torch.tensor([1.0, 1.0, 0.0])
-    huber = colour_loss(LossConfig(), predicted, target, weight)
-    assert huber.total.item() == pytest.approx((0.5 * 0.05**2 + 0.1 * (0.5 - 0.05)) / 6)
-    assert huber.mse.item() == pytest.approx((0.05**2 + 0.25) / 6)
-    (grad,) = torch.autograd.grad(huber.total, predicted)
+    huber = ColourLoss().of(predicted, target, weight)
+    assert huber.item() == pytest.approx((0.5 * 0.05**2 + 0.1 * (0.5 - 0.05)) / 6)
+    mse, error = squared_errors(predicted, target, weight)
+    assert mse.item() == pytest.approx((0.05**2 + 0.25) / 6)
+    assert error.tolist() == pytest.approx([0.05**2 / 3, 0.25 / 3, 81.0])
+    (grad,) = torch.autograd.grad(huber, predicted)
     assert grad[2].abs().sum().item() == 0  # masked out
-    assert colour_loss(LossConfig("l2"), predicted, target, weight).total.item() == pytest.approx((0.05**2 + 0.25) / 6)
-    assert colour_loss(LossConfig(), predicted, target, torch.zeros(3)).total.item() == 0
+    assert ColourLoss("l2").of(predicted, target, weight).item() == pytest.approx((0.05**2 + 0.25) / 6)
+    assert ColourLoss().of(predicted, target, torch.zeros(3)).item() == 0
 
 
 def test_pixels_are_drawn_evenly_from_images_of_any_size() -> None:

@@ -49,6 +49,11 @@ class CameraRig:
         return self._table
 
     @property
+    def times(self) -> Tensor | None:
+        """[I] the time of each image; None for a static scene."""
+        return self._table[_POSE + 2].clone() if self.dynamic else None
+
+    @property
     def lens_steps(self) -> tuple[int, int]:
         """Newton steps that the opencv and the fisheye lenses need; 0 where there is none."""
         return self._lenses.opencv_steps, self._lenses.fisheye_steps

@@ -1,15 +1,10 @@
-"""From pre-activations to pixels: activations, compositing and the chunked renderer.
-
-Density is exp(raw - 1) with the exponent capped, so that it can never overflow; its gradient keeps flowing at the cap,
-so that it can come down again. Colour is a sigmoid.
-"""
+"""From samples to pixels: passes over a field, compositing and the chunked renderer."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,37 +19,15 @@ from raymine.contracts import (
     Sampler,
     Samples,
     SeesAlongRays,
+    activations_of,
 )
+from raymine.kernels.activations import HIDDEN as HIDDEN
+from raymine.kernels.activations import NGP, Activations
 from raymine.kernels.composite.op import Packed, composite, visible
-from raymine.kernels.judge.op import CAP
-from raymine.kernels.ngp_step.op import HIDDEN as HIDDEN
 from raymine.kernels.select.op import compact
 
 SEEN = 1e-5
 """Opacity of a sample below which a renderer leaves it out: far less than half a level of an 8-bit picture."""
-
-
-class _CappedExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, raw: Tensor) -> Tensor:
-        density = torch.exp((raw - 1.0).clamp_max(CAP))
-        ctx.save_for_backward(density)
-        return density
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (density,) = ctx.saved_tensors
-        return grads[0] * density
-
-
-def activate_density(raw: Tensor) -> Tensor:
-    """Density per world unit from its pre-activation, elementwise. Differentiable."""
-    return _CappedExp.apply(raw)
-
-
-def activate_colour(raw: Tensor) -> Tensor:
-    """Colour in 0..1 from its pre-activation, elementwise. Differentiable."""
-    return torch.sigmoid(raw)
 
 
 def query_points(rays: Rays, samples: Samples) -> FieldInput:
@@ -76,9 +49,11 @@ def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:
     return Samples(samples.t_start[index], samples.t_end[index], samples.ray_id[index], first, count), index
 
 
-def composite_output(output: FieldOutput, samples: Samples, background: Tensor, stop: float = 1e-4) -> Rendered:
+def composite_output(
+    output: FieldOutput, samples: Samples, background: Tensor, stop: float = 1e-4, activations: Activations = NGP
+) -> Rendered:
     """Render rays over a background [R, 3]. Differentiable in the output and the background."""
-    density, colour = activate_density(output.density), activate_colour(output.colour)
+    density, colour = activations.density(output.density), activations.colour(output.colour)
     return Rendered(*composite(density, colour, packed(samples), background, stop))
 
 
@@ -127,10 +102,11 @@ def take(samples: Samples, index: Tensor) -> Samples:
 @torch.no_grad()
 def density_pass(field: Field, query: FieldInput) -> tuple[Tensor, Tensor | None]:
     """Density [n] after activation, and what the field keeps of the work, if it does."""
+    activate = activations_of(field).density
     if isinstance(field, KeepsFeatures):
         raw, features = field.density_and_features(query.positions, query.time)
-        return activate_density(raw), features
-    return activate_density(field.density(query.positions, query.time)), None
+        return activate(raw), features
+    return activate(field.density(query.positions, query.time)), None
 
 
 @torch.no_grad()
@@ -168,7 +144,7 @@ class VolumeRenderer:
     """Renders any number of rays without a graph (see `contracts.Renderer`).
 
     Rays are marched `chunk` at a time, and followed in groups that hold about `batch` marched samples, so that memory
-    stays bounded; within a group the field is asked in rounds, and no further than a ray is open.
+    stays bounded; within a group the field is asked in rounds, until a ray's transmittance falls below `stop`.
     """
 
     field: Field
@@ -185,7 +161,7 @@ class VolumeRenderer:
         colour, opacity, depth = (torch.empty(len(rays), *tail, device=device) for tail in ((3,), (), ()))
         for start in range(0, len(rays), self.chunk):
             part = rays.slice(start, min(start + self.chunk, len(rays)))
-            samples = self.sampler.sample(part)
+            samples = self.sampler.sample(part, self.field).samples
             for low, high in _groups(samples, self.batch):
                 out = self._group(part.slice(low, high), _rows(samples, low, high), background)
                 at = slice(start + low, start + high)
@@ -196,10 +172,11 @@ class VolumeRenderer:
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
         if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
             output, _ = first_look(self.field, rays, samples, self.stop, SEEN)
-            return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
-        samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
-        output = self.field.forward(query)
-        return composite_output(output, samples, background.expand(len(rays), 3), self.stop)
+        else:
+            samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
+            output = self.field.forward(query)
+        behind = background.expand(len(rays), 3)
+        return composite_output(output, samples, behind, self.stop, activations_of(self.field))
 
 
 def _groups(samples: Samples, batch: int) -> list[tuple[int, int]]:

@@ -73,7 +73,7 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
     streak = 0
     marks: list[tuple[int, float]] = []
     moments = [share * budget for share in shares[:-1]]
-    enough = state.config.enough or sys.maxsize
+    enough = state.config.max_useful_steps or sys.maxsize
     while log.elapsed < budget and state.step < enough:
         worked = time.process_time()
         before, started = log.elapsed, hooks.now()
@@ -108,7 +108,7 @@ def _update_horizon(
 ) -> None:
     moment = moment_passed(budget, before, log.elapsed)
     if moment or state.step >= state.horizon:
-        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.enough)
+        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.max_useful_steps)
         log.horizons.append((state.step, state.horizon))
     if moment:
         marks.append((state.step, log.elapsed))

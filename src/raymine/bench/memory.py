@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from raymine.config import replace_fields
-from raymine.contracts import StepReport
+from raymine.contracts import Scalars, StepReport
+from raymine.samplers import OccupancySampler
 from raymine.step import TrainData, TrainState, create_state, train_step
-from raymine.step.state import Scalars
 
 from .records import StepMemory
 
@@ -48,8 +48,10 @@ def step_memory(state: TrainState, data: TrainData) -> StepMemory:
 
 def _quiet_step(state: TrainState) -> int:
     """The next step that does not update the occupancy grid (the next one, if every step does)."""
-    steps = range(state.step, state.step + 2)
-    return next((step for step in steps if not state.sampler.due(step)), state.step)
+    sampler, steps = state.sampler, range(state.step, state.step + 2)
+    if not isinstance(sampler, OccupancySampler):
+        return state.step
+    return next((step for step in steps if not sampler.due(step)), state.step)
 
 
 def _measure(

@@ -18,6 +18,7 @@ import torch
 
 from raymine.config import differences, replace_fields, to_json
 from raymine.contracts import Scene
+from raymine.engines import engine_for, renderer_for
 from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError
 from raymine.evaluate import evaluate_views
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
@@ -25,7 +26,6 @@ from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
 from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON, remove_stale_temps, resource_error
-from raymine.fused import engine_for, renderer_for
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import FileLock
@@ -259,7 +259,7 @@ class _Bench:
             held_out_views=len(self.views.rig),
             width=width,
             height=height,
-            parameters=sum(p.numel() for p in state.field.parameters()),
+            parameters=sum(p.numel() for p in state.module.parameters()),
             samples_per_step=state.config.batch.samples,
         )
         document = Document(

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine.contracts import FieldOutput, Rays, Samples, Selection
+from raymine.contracts import Draws, Rays, Samples, Selection
 from raymine.kernels.judge.op import Wanted
-from raymine.kernels.philox.op import Stream, uniform
-from raymine.losses import colour_loss
 from raymine.mining import Miner, draw
 from raymine.mining.diagnose import Diagnosis, chosen_mask, diagnose, ray_importance, transmittance_before
-from raymine.render import HIDDEN, composite_output, first_look
+from raymine.render import HIDDEN, first_look
 from raymine.step import TrainData, TrainState
-from raymine.step.train import draw_batch
+from raymine.step.batch import draw_batch
+from raymine.step.mined import by_autograd
+from raymine.step.objective import Objective
 
 from .records import RayDetail
 
@@ -67,20 +67,18 @@ def probe(state: TrainState, data: TrainData) -> Probe:
 
 def _next_batch(state: TrainState, data: TrainData) -> Batch:
     drawn = draw_batch(state, data)
-    jitter = uniform(state.seed, state.step, Stream.JITTER, (len(drawn.rays),), state.device)
-    return Batch(drawn.rays, state.sampler.sample(drawn.rays, jitter), drawn.wanted)
+    draws = Draws(state.seed, state.step, state.device)
+    return Batch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
 
 
 def blame(state: TrainState, batch: Batch, *, faint: float) -> Blame:
     """Gradients of the loss in the pre-activations of every sample, by autograd through rendering and loss only."""
     first, _ = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
-    leaves = (first.colour.detach().requires_grad_(), first.density.detach().requires_grad_())
-    wanted = batch.wanted
-    rendered = composite_output(FieldOutput(*leaves), batch.samples, wanted.background, state.config.mining.stop)
-    loss = colour_loss(state.config.loss, rendered.colour, wanted.colour, wanted.weight)
-    colour, density = torch.autograd.grad(loss.total, leaves)
-    gradient = torch.cat((colour, density[:, None]), 1)
-    return Blame(gradient, rendered.weights.detach(), loss.error, rendered.opacity.detach())
+    objective = Objective(state, batch.rays, batch.wanted)
+    found = by_autograd(objective, first, batch.samples)
+    state.optimiser.clear()  # a loss may hold parameters of its own, which have a gradient now
+    rendered = objective.view(first, batch.samples).rendered
+    return Blame(found.gradient, rendered.weights, found.loss.error, rendered.opacity)
 
 
 def choice(state: TrainState, data: TrainData, batch: Batch, size: Tensor) -> Selection:
@@ -136,7 +134,7 @@ def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Ten
         backdrop = background.expand(len(rgba), 3)
         rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x[some], y[some])))
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
-        samples = state.sampler.sample(rays)
+        samples = state.sampler.sample(rays, state.field).samples
         size = draw.norms(blame(state, Batch(rays, samples, wanted), faint=0.0).gradient)
         # The loss is a mean over the rays of a chunk; times their number, chunks of different sizes agree.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine import pictures
-from raymine.fused import renderer_for
+from raymine.engines import renderer_for
 from raymine.step import TrainData, TrainState
 
 from .probe import importance_picture

@@ -9,19 +9,21 @@ import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raymine.config import replace_fields
+from raymine.engines import Engine, engine_for
 from raymine.errors import RunError, SceneError
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
-from raymine.fused import Engine, engine_for
+from raymine.fields import HashFieldConfig
 from raymine.rundir import Environment, describe_environment
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 
@@ -31,6 +33,9 @@ from .memory import peak_bytes
 from .policies import check_request, parse_policies
 from .records import StepTime
 from .rows import Progress, append_rows
+
+if TYPE_CHECKING:
+    from raymine.engines.fused.engine import FusedEngine
 
 TARGETS = (30.0, 33.0, 35.0, 36.0)
 """dB whose times are reported."""
@@ -165,6 +170,8 @@ class _Bench:
         curve = Curve(*(np.array(part) for part in zip(*log.looks, strict=True)))
         last = log.reports[-max(1, len(log.reports) // 10) :]
         _, frames_per_second = self._psnr(engine)
+        # Last, because it leaves nothing of the state.
+        busy, stages = _stages(engine)
         return StepRow(
             benchmark="step",
             scene="",
@@ -184,9 +191,8 @@ class _Bench:
             trained=sum(r.trained for r in last) / len(last),
             psnr=tuple(log.looks),
             reached={f"{target:g}": reached(curve, target) for target in TARGETS},
-            # Last, because it leaves nothing of the state.
-            busy=engine.busy_share(),
-            stages=engine.stage_times(),
+            busy=busy,
+            stages=stages,
             frames_per_second=frames_per_second,
             memory=memory,
             step_memory=fused,
@@ -206,11 +212,12 @@ class _Bench:
             return engine
 
         fused, engine = peak_bytes(advance, self.device)
-        if engine.image_bytes is None:
+        held = _fused(engine)
+        if held is None:
             return None, None
         for _ in range(2):  # what is allocated once and kept is no part of a step
             plain, _ = peak_bytes(lambda: train_step(twin, self.data), self.device)
-        return fused - engine.image_bytes, plain
+        return fused - held.image_bytes, plain
 
     def _psnr(self, engine: Engine) -> tuple[float, float]:
         """Mean PSNR over all pixels of the views, and views rendered a second."""
@@ -238,16 +245,50 @@ class _Bench:
             torch.cuda.synchronize(self.device)
 
 
+def _fused(engine: Engine) -> FusedEngine | None:
+    """`engine` where it is the fused one. Only then may its module, which needs Triton, be imported."""
+    if engine.name != "fused":
+        return None
+    from raymine.engines.fused.engine import FusedEngine
+
+    assert isinstance(engine, FusedEngine)
+    return engine
+
+
+def _stages(engine: Engine) -> tuple[float | None, dict[str, float]]:
+    """Share of the wall clock that the device works, and milliseconds by stage; (None, {}) for the plain engine.
+
+    The state is of no use afterwards.
+    """
+    fused = _fused(engine)
+    if fused is None:
+        return None, {}
+    from raymine.engines.fused.timing import busy_share, stage_times
+
+    return busy_share(fused.trainer), stage_times(fused.trainer)
+
+
 def _shapes(state: TrainState, data: TrainData) -> dict[str, int]:
-    grid, field_config = state.config.field.grid, state.config.field
     height, width = (int(v) for v in data.images.sizes[0])
     return {
         "train_images": len(data.rig),
         "width": width,
         "height": height,
+        "parameters": sum(p.numel() for p in state.module.parameters()),
+        "samples": state.config.batch.samples,
+        **_field_shapes(state),
+    }
+
+
+def _field_shapes(state: TrainState) -> dict[str, int]:
+    """Sizes of a hash-grid field, by the names that earlier rows have."""
+    field = state.config.field
+    if not isinstance(field, HashFieldConfig):
+        return {}
+    grid = field.grid
+    return {
         "levels": grid.levels,
         "features": grid.features,
         "log2_entries": grid.log2_entries,
-        "network": field_config.width,
-        "samples": state.config.batch.samples,
+        "network": field.width,
     }

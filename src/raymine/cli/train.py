@@ -71,7 +71,7 @@ class Train:
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),
                 **({} if self.amp == "auto" else {"amp": self.amp}),
-                **({"checkpoint": self.checkpoint_samples} if self.checkpoint_samples else {}),
+                **({"checkpoint_samples": self.checkpoint_samples} if self.checkpoint_samples else {}),
                 **({} if self.pixels is None else {"pixels.policy": self.pixels}),
             },
             command=("raymine", *sys.argv[1:]),

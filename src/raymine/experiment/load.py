@@ -14,8 +14,8 @@ from torch import Tensor
 from raymine import checkpoint
 from raymine.config import RunConfig, model_digest
 from raymine.contracts import Renderer, Scene
+from raymine.engines import renderer_for
 from raymine.errors import RunError
-from raymine.fused import renderer_for
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir

@@ -9,14 +9,12 @@ from pathlib import Path
 import psutil
 import torch
 
-from raymine.contracts import Bounds
+from raymine.contracts import Bounds, EstimatesMemory, Memory
+from raymine.engines import problem_with
 from raymine.errors import ResourceError
-from raymine.fused import problem_with
 from raymine.step import TrainConfig
 
-# A parameter is there four times: value, gradient and two moments.
-_COPIES = 4
-# Features, activations and their gradients of one sample on its way through the networks, measured generously.
+# Activations and their gradients of one sample, for a field that does not estimate its own.
 _BYTES_PER_SAMPLE = 4096
 # The fused step keeps no activation: where a sample is, what was found there, and what it is worth.
 _FUSED_BYTES_PER_SAMPLE = 64
@@ -29,16 +27,20 @@ _OVERSHOOT = 2
 def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> int:
     """Bytes that a training state and one step take, besides images. An estimate on the high side."""
     samples = config.batch.samples * _OVERSHOOT
+    parts = [_memory(part, bounds) for part in (config.field, config.sampler)]
+    per_sample = sum(part.per_sample for part in parts) or _BYTES_PER_SAMPLE
     if not problem_with(config, device, training=True):
         batch = samples * _FUSED_BYTES_PER_SAMPLE
-    elif config.checkpoint:
-        batch = min(samples, config.checkpoint) * _BYTES_PER_SAMPLE + samples * _BYTES_OUTSIDE
+    elif config.checkpoint_samples:
+        batch = min(samples, config.checkpoint_samples) * per_sample + samples * _BYTES_OUTSIDE
     else:
-        batch = samples * _BYTES_PER_SAMPLE
-    table = int(config.field.grid.entries.sum()) * config.field.grid.features * 4 * _COPIES
-    # Densities as float, and the occupancy of each cell once more while an update visits it.
-    occupancy = bounds.levels * config.occupancy.resolution**3 * 8
-    return table + occupancy + batch
+        batch = samples * per_sample
+    return sum(part.fixed for part in parts) + batch
+
+
+def _memory(config: object, bounds: Bounds) -> Memory:
+    """What a part says of itself; nothing is known of one that says nothing."""
+    return config.memory(bounds) if isinstance(config, EstimatesMemory) else Memory()
 
 
 def available_bytes(device: torch.device) -> int:

@@ -12,17 +12,15 @@ from raymine import recipes
 from raymine.config import Every, RunConfig, Schedule, replace_fields
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
-from raymine.fused import problem_with
 from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
 from raymine.step import TrainData
-from raymine.step.precision import amp_problem, product_type
+from raymine.step.precision import amp_problem
 
 from .request import TrainRequest
 
-DEFAULT_STEPS = 20_000
 # A run is looked at this often; each look costs a second or so outside the training clock.
 _LOOKS = 4
 # Steps a row of metrics on CUDA. Between two rows a fused step waits for nobody: 64 take about 30 ms on an H200.
@@ -88,15 +86,6 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         static = f"Frames carry a time, but the recipe {request.recipe} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
     train = replace_fields(recipes.build(request.recipe, scene, device.type), request.overrides)
-    if request.device == "auto" and device.type == "cuda":
-        problem = problem_with(train, "cuda", training=True)
-        # In half precision a CPU has no kernels to win with either: it goes through torch, as the GPU does.
-        if problem and product_type(train.amp) is torch.float32:
-            # Without fused kernels a GPU loses to the kernels of a CPU: 25.6 dB on an H200 against 32 dB on two cores,
-            # after 60 s of the built-in scene.
-            device = torch.device("cpu")
-            scene = replace(scene, decisions=(*scene.decisions, f"Device: cpu, because {problem}."))
-            train = replace_fields(recipes.build(request.recipe, scene, "cpu"), request.overrides)
     if request.recipe != "ngp" and recipes.build(request.recipe, scene, device.type) == recipes.build(
         "ngp", scene, device.type
     ):
@@ -105,7 +94,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     problem = amp_problem(train.amp, device)
     if problem:
         raise ConfigError(f"--amp {train.amp}: {problem}.", hint="Use --amp auto, or another type or device.")
-    steps, max_seconds = _limits(request, stored)
+    steps, max_seconds = _limits(request, stored, train.default_steps)
     config = RunConfig(
         scene=scene_name(request.scene),
         recipe=request.recipe,
@@ -145,11 +134,11 @@ def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 
-def _limits(request: TrainRequest, stored: RunConfig | None) -> tuple[int | None, float | None]:
+def _limits(request: TrainRequest, stored: RunConfig | None, default_steps: int) -> tuple[int | None, float | None]:
     if request.replay is not None:
         return request.replay.final_step, None
     if request.steps is None and request.max_seconds is None:
-        return (stored.steps, stored.max_seconds) if stored is not None else (DEFAULT_STEPS, None)
+        return (stored.steps, stored.max_seconds) if stored is not None else (default_steps, None)
     return request.steps, request.max_seconds
 
 

@@ -12,8 +12,8 @@ import torch
 from raymine import checkpoint
 from raymine.config import RunConfig, differences, identity, model_digest
 from raymine.contracts import Scene
+from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError
-from raymine.fused import Engine, compile_kernels, engine_for
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import now
@@ -34,7 +34,7 @@ WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
 
 def warm_up(config: TrainConfig, data: TrainData, device: torch.device) -> None:
     """Compile and load every kernel of a step by taking throw-away steps, so that the clock sees none of it."""
-    compile_kernels(create_state(config, data, seed=0, device=device), data)
+    engine_for(create_state(config, data, seed=0, device=device), data).warm_up()
 
 
 def train(
@@ -194,7 +194,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             advance=work.engine.advance,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
-            limits=Limits(config.steps, config.max_seconds, request.replay, config.train.enough),
+            limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),
             meta=meta,
             journal=journal,
             observer=observer,
@@ -245,7 +245,7 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartIn
         elapsed=loop.elapsed,
         steps=config.steps,
         max_seconds=config.max_seconds,
-        enough=0 if config.max_seconds is None else config.train.enough,
+        enough=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=(*scene.decisions, *notes),
         warnings=scene.warnings,
     )

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import Bounds, FieldInput, FieldOutput, Rays, Samples
+from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Rays, Samples
 from raymine.errors import ConfigError
+from raymine.fields.gradients import add_gradient
 from raymine.kernels import dispatch
+from raymine.kernels.activations import NGP
 from raymine.kernels.composite.op import Packed
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
@@ -35,9 +37,19 @@ class HashFieldConfig:
         if not 1 <= self.colour_layers <= 4:
             raise ConfigError(f"`colour_layers` must be in 1 .. 4, got {self.colour_layers}.")
 
+    def build(self, bounds: Bounds, seed: int, device: torch.device) -> HashField:
+        """See `contracts.FieldConfig`."""
+        return HashField(self, bounds, seed).to(device)
+
+    def memory(self, bounds: Bounds) -> Memory:
+        """The table four times (values, gradient, two moments); features, activations and gradients of a sample."""
+        return Memory(4 * 4 * int(self.grid.entries.sum()) * self.grid.features, 4096)
+
 
 class HashField(nn.Module):
     """Density and view-dependent colour as pre-activations (see `contracts.Field`). Layers have no bias."""
+
+    activations = NGP
 
     low: Tensor
     high: Tensor
@@ -56,6 +68,11 @@ class HashField(nn.Module):
         weights = [_xavier(shape, seed, 1 + layer) for layer, shape in enumerate(shapes)]
         self.density_layers = nn.ParameterList(weights[:2])
         self.colour_layers = nn.ParameterList(weights[2:])
+
+    def groups(self) -> list[Group]:
+        """The table, of which a step touches few rows and which never decays, and the networks."""
+        layers = {name: value for name, value in self.named_parameters() if name != "table"}
+        return [Group("table", {"table": self.table}, decay=0.0, sparse=True), Group("network", layers)]
 
     def encode(self, positions: Tensor, known: Tensor | None = None) -> Tensor:
         """[n, 3] world positions -> [n, levels * features]; `known` is the same from an earlier pass."""
@@ -98,11 +115,10 @@ class HashField(nn.Module):
             return
         found = train(self._network(), query.positions, query.directions, colour, density, query.features)
         for weight, grad in zip((*self.density_layers, *self.colour_layers), found.layers, strict=True):
-            weight.grad = grad
+            add_gradient(weight, grad)
         with torch.sparse.check_sparse_tensor_invariants(False):
-            self.table.grad = torch.sparse_coo_tensor(
-                found.rows[None], found.values, self.table.shape, is_coalesced=True
-            )
+            rows = torch.sparse_coo_tensor(found.rows[None], found.values, self.table.shape, is_coalesced=True)
+        add_gradient(self.table, rows)
 
     def _box(self) -> Box:
         return Box(self.low, self.high, self.unbounded)

@@ -15,6 +15,7 @@ from raymine.kernels.philox.op import Stream, uniform
 from raymine.mining import draw
 from raymine.mining.capacity import Capacity
 from raymine.mining.config import HardConfig
+from raymine.mining.gradients import output_gradients
 
 Outputs = Tensor | Sequence[Tensor]
 """Pre-activations of a field: one tensor or several, each with the samples along its first dimension."""
@@ -126,21 +127,24 @@ class Miner:
         """Stands in for `objective(*model(*inputs)).backward()`: gradients reach the parameters through few samples.
 
         model: [B, ...] inputs -> pre-activations [B, ...]; each row of the output depends on that row of the input.
-        objective: pre-activations -> loss []. It sees all B samples: activation, rendering, loss.
+        objective: pre-activations -> loss []. It sees all B samples: activation, rendering, loss. Parameters that it
+        holds itself get their gradients as well.
         The model runs on everything without a graph, then again with one on the chosen samples only.
         """
         with torch.no_grad():
             first = _tuple(model(*inputs))
-        leaves = [part.detach().requires_grad_() for part in first]
-        loss = objective(*leaves)
-        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
-        filled = [torch.zeros_like(z) if g is None else g for z, g in zip(leaves, grads, strict=True)]
+
+        def with_loss(*outputs: Tensor) -> tuple[Tensor, Tensor]:
+            loss = objective(*outputs)
+            return loss, loss.detach()
+
+        filled, loss = output_gradients(with_loss, first)
         flat = torch.cat([g.reshape(len(g), math.prod(g.shape[1:])) for g in filled], dim=1)
         selection = self.choose(flat, seed=seed, step=step)
         if len(selection.index):
             outputs = _tuple(model(*(part[selection.index] for part in inputs)))
             pull_back(outputs, filled, selection)
-        return Mined(loss.detach(), selection, flat)
+        return Mined(loss, selection, flat)
 
 
 def pull_back(outputs: Sequence[Tensor], gradients: Sequence[Tensor], selection: Selection) -> None:

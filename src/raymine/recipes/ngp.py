@@ -11,7 +11,7 @@ import statistics
 from raymine.contracts import Scene
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.losses import LossConfig
+from raymine.losses import ColourLoss
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
@@ -37,7 +37,7 @@ def _cpu(scene: Scene) -> TrainConfig:
     grid = _grid(scene, levels=8, features=4, log2_entries=17, most=2048)
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=32),
-        occupancy=OccupancyConfig(
+        sampler=OccupancyConfig(
             resolution=64,
             step=min(side / 100, max(side / (200 if unbounded else 300), 1.2 * pixel)),
             cone=0.01 if unbounded else 0.0,
@@ -49,7 +49,7 @@ def _cpu(scene: Scene) -> TrainConfig:
         batch=BatchConfig(samples=1 << 15, max_rays=1 << 13),
         # Few trained samples need a high rate to the end; the average takes out the noise (docs/LOG.md).
         optimiser=OptimiserConfig(lr=2e-2, final=0.3, table_beta1=0.0, average=0.1),
-        loss=LossConfig(kind="l2"),
+        loss=(ColourLoss("l2"),),
         mining=MiningConfig(faint=1e-3),
         # Half of the rays go where detail is. Following errors does as well, but not with wrong poses (docs/LOG.md).
         pixels=PixelConfig(policy="edges", reweight=False),
@@ -65,7 +65,7 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     steps = max(600.0, 1.5 * grid.finest) if large and not unbounded else 600.0
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=128 if large else 64),
-        occupancy=OccupancyConfig(step=_box_side(scene) / steps, cone=0.004 if unbounded else 0.0, settle=1000),
+        sampler=OccupancyConfig(step=_box_side(scene) / steps, cone=0.004 if unbounded else 0.0, settle=1000),
         batch=BatchConfig(samples=1 << 20, max_rays=1 << 18),
         optimiser=OptimiserConfig(
             lr=2e-2,
@@ -75,11 +75,11 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
             table_beta1=0.0,
             average=0.1,
         ),
-        loss=LossConfig(kind="l2"),
+        loss=(ColourLoss("l2"),),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
         # Held-out views of such a scene have their best after 25,000 to 60,000 steps (docs/LOG.md).
-        enough=40_000 if large and not unbounded else 0,
+        max_useful_steps=40_000 if large and not unbounded else 0,
     )
 
 

@@ -12,7 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raymine.contracts import Bounds, Rays, Samples
+from raymine.contracts import (
+    Bounds,
+    Draws,
+    Field,
+    Group,
+    Memory,
+    Rays,
+    Rounds,
+    Samples,
+    Scalars,
+    activations_of,
+)
 from raymine.errors import ConfigError
 from raymine.kernels.march.op import Occupancy, Spacing, march, pack
 from raymine.kernels.philox.op import Stream, uniform, words
@@ -53,6 +64,14 @@ class OccupancyConfig:
                 f"got {self.every}, {self.full_steps}, {self.cells} and {self.settle}."
             )
 
+    def build(self, bounds: Bounds, seed: int, device: torch.device) -> OccupancySampler:
+        """See `contracts.SamplerConfig`. Nothing here is drawn, so the seed does not matter."""
+        return OccupancySampler(self, bounds, device)
+
+    def memory(self, bounds: Bounds) -> Memory:
+        """Values as float, and the occupancy of each cell once more while an update visits it."""
+        return Memory(bounds.levels * self.resolution**3 * 8)
+
     def decay_at(self, step: int) -> float:
         """What a cell keeps of its value at a visit before training step `step`."""
         if self.settle == 0 or step <= self.settle:
@@ -61,7 +80,11 @@ class OccupancyConfig:
 
 
 class OccupancySampler:
-    """Marches rays through the occupied cells. `values` [G, res^3] is all there is to save; bits follow from it."""
+    """Marches rays through the occupied cells (`contracts.Sampler`, `PreparesStep`, `Part`).
+
+    `values` [G, res^3] and whether a first sweep has set them (`swept`) are all there is to save. `grid` follows from
+    them: whoever changes values otherwise than by `update` calls `changed`.
+    """
 
     def __init__(self, config: OccupancyConfig, bounds: Bounds, device: torch.device) -> None:
         self.config = config
@@ -70,16 +93,59 @@ class OccupancySampler:
         res = config.resolution
         self.values = torch.zeros(bounds.levels, res**3, device=device)
         self.swept = False
-        self._grid = self._pack(torch.ones(bounds.levels, res, res, res, dtype=torch.bool, device=device))
+        self._grid: Occupancy | None = None
 
     @property
     def grid(self) -> Occupancy:
+        """The occupied cells, derived from `values` when they have changed since the last call."""
+        if self._grid is None:
+            res = self.config.resolution
+            if not self.swept:
+                occupied = torch.ones_like(self.values, dtype=torch.bool)
+            else:
+                occupied = self._above_limit(self.values)
+            self._grid = pack(occupied.reshape(-1, res, res, res), self.bounds.low, self.bounds.high)
         return self._grid
 
-    def sample(self, rays: Rays, jitter: Tensor | None = None) -> Samples:
-        """Packed intervals in occupied cells (see `contracts.Sampler`)."""
-        marched = march(rays.origins, rays.directions, rays.near, rays.far, self._grid, self.spacing, jitter)
-        return Samples(*marched)
+    def changed(self) -> None:
+        """To be called after `values` or `swept` were changed from outside."""
+        self._grid = None
+
+    def sample(self, rays: Rays, field: Field | None = None, draws: Draws | None = None) -> Rounds:
+        """Packed intervals in occupied cells, shifted by a random share of a step where there are `draws`."""
+        jitter = None if draws is None else draws.uniform(Stream.JITTER, (len(rays),))
+        marched = march(rays.origins, rays.directions, rays.near, rays.far, self.grid, self.spacing, jitter)
+        return Rounds(Samples(*marched))
+
+    def before_step(self, field: Field, draws: Draws, times: Tensor | None) -> None:
+        """Update the grid with the field as it is now, where an update is due. Cells are visited at random times."""
+        if not self.due(draws.step):
+            return
+        activate, visited = activations_of(field).density, 0
+
+        def density(points: Tensor) -> Tensor:
+            nonlocal visited
+            if times is None:
+                return activate(field.density(points))
+            drawn = draws.uniform(Stream.OCCUPANCY_TIME, (len(points),), first=visited)
+            visited += len(points)
+            return activate(field.density(points, times[(drawn * len(times)).long()]))
+
+        with torch.no_grad():
+            self.update(density, draws.seed, draws.step)
+
+    def groups(self) -> list[Group]:
+        return []
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"values": self.values}
+
+    def scalars(self) -> Scalars:
+        return {"swept": self.swept}
+
+    def restored(self, scalars: Scalars) -> None:
+        self.swept = bool(scalars["swept"])
+        self.changed()
 
     def due(self, step: int) -> bool:
         """Whether the grid is updated before training step `step`."""
@@ -100,19 +166,7 @@ class OccupancySampler:
             values[cells] = values[cells] * decay
             values.scatter_reduce_(0, cells, alpha, "amax")
         self.swept = True
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Bits from values: after an update, or after `values` was restored."""
-        res = self.config.resolution
-        if not self.swept:
-            occupied = torch.ones_like(self.values, dtype=torch.bool)
-        else:
-            occupied = self._above_limit(self.values)
-        self._grid = self._pack(occupied.reshape(-1, res, res, res))
-
-    def _pack(self, occupied: Tensor) -> Occupancy:
-        return pack(occupied, self.bounds.low, self.bounds.high)
+        self.changed()
 
     def _some_cells(self, level: int, seed: int, draw: int) -> Tensor:
         """Half spread over all cells, half over the occupied ones: every so manieth from a random start."""

@@ -1,38 +1,48 @@
-"""The field that is shown: an average of the one that is trained over its latest steps.
+"""The field that is evaluated and rendered: an average of the trained one over its latest steps.
 
-While the learning rate is high, parameters wander around what they have learnt, the more so the fewer samples a step
-trains on. Their average does not, so that training can keep a high rate to its end and still be looked at at any time.
+While the learning rate is high, parameters scatter around what they have learnt, the more so the fewer samples a step
+trains on. Their average does not. So training can keep a high rate to its end and still be evaluated at any time.
 """
 
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from raymine.fields import HashField
+from raymine.contracts import Field
+from raymine.step.parts import ModulePart
 
 EVERY = 16
 """Steps between two updates: averaging every step would move as many bytes as training does."""
 
 
 class Average:
-    """An exponential average over about the last `share` of all steps so far."""
+    """An exponential average over about the last `share` of all steps so far. Buffers are copied, not averaged."""
 
-    def __init__(self, field: HashField, share: float) -> None:
+    def __init__(self, field: nn.Module, share: float) -> None:
         self.share = share
-        self.field = copy.deepcopy(field).requires_grad_(False)
+        self._module = copy.deepcopy(field).requires_grad_(False)
+        # Buffers that are not saved are constants.
+        self._buffers = [name for name, _ in field.named_buffers() if name in field.state_dict()]
+
+    @property
+    def field(self) -> Field:
+        return cast("Field", self._module)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What to save, by the names of the field's parameters."""
-        return dict(self.field.named_parameters())
+        """What to save, by the names of the field's parameters and buffers."""
+        return ModulePart(self._module).tensors()
 
     @torch.no_grad()
-    def follow(self, field: HashField, step: int) -> None:
-        """Take up the field as it is after `step` steps."""
+    def follow(self, field: nn.Module, step: int) -> None:
+        """Include the field as it is after `step` steps."""
         if step % EVERY:
             return
         rate = min(1.0, EVERY / max(1.0, self.share * step))
-        for own, new in zip(self.field.parameters(), field.parameters(), strict=True):
+        for own, new in zip(self._module.parameters(), field.parameters(), strict=True):
             own.lerp_(new, rate)
+        for name in self._buffers:
+            self._module.get_buffer(name).copy_(field.get_buffer(name))

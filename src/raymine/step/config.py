@@ -6,15 +6,18 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from raymine.contracts import FieldConfig, SamplerConfig, Term
 from raymine.errors import ConfigError
 from raymine.fields import HashFieldConfig
-from raymine.losses import LossConfig
+from raymine.losses import ColourLoss
 from raymine.mining import MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
 from raymine.step.optimiser import OptimiserConfig
 
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
+Background = Literal["random", "scene"]
+EngineWish = Literal["auto", "plain"]
 
 
 @dataclass(frozen=True)
@@ -35,34 +38,55 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Composed once by a recipe; each part is checked by the class that it configures.
+    """A model and its training, composed once by a recipe; each part is checked by the class that it configures.
 
+    field, sampler: what is trained, and where along rays it is evaluated; any frozen dataclass with a `build`.
+    loss: the terms that are added up (`contracts.Term`).
+    background: what lies behind transparent pixels in training: a random colour per ray, so that the field cannot paint
+        the background into the scene, or the colour of the scene.
+    engine: `auto` takes the fused kernels where they can train this model; `plain` never does.
     deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
     amp: the type that the networks multiply in; parameters, moments, the encoding and rendering are always float32.
         `auto`: float16 in the fused step, float32 in the plain one.
-    checkpoint: the field is evaluated in pieces of at most this many samples, and the backward pass computes their
-        activations again instead of finding them in memory; 0: all samples at once, and activations are kept.
-    enough: steps after which a run that is limited by time ends, since more of them learn the training views by heart;
-        0: none are known to be too many.
+    checkpoint_samples: the field is evaluated in pieces of at most this many samples, and the backward pass recomputes
+        their activations instead of storing them; 0: all samples at once, and activations are stored.
+    max_useful_steps: a run limited by time ends after this many steps, since further steps overfit the training views;
+        0: no such limit is known.
+    default_steps: how long a run is that has no limit of its own.
     """
 
-    field: HashFieldConfig = dataclasses.field(default_factory=HashFieldConfig)
-    occupancy: OccupancyConfig = dataclasses.field(default_factory=OccupancyConfig)
+    field: FieldConfig = dataclasses.field(default_factory=HashFieldConfig)
+    sampler: SamplerConfig = dataclasses.field(default_factory=OccupancyConfig)
+    loss: tuple[Term, ...] = (ColourLoss(),)
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
-    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     mining: MiningConfig = dataclasses.field(default_factory=MiningConfig)
     pixels: PixelConfig = dataclasses.field(default_factory=PixelConfig)
-    random_background: bool = True
+    background: Background = "random"
+    engine: EngineWish = "auto"
     deterministic: bool = False
     amp: Amp = "auto"
-    checkpoint: int = 0
-    enough: int = 0
+    checkpoint_samples: int = 0
+    max_useful_steps: int = 0
+    default_steps: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.amp not in get_args(Amp):
-            raise ConfigError(f"`amp` must be one of {', '.join(get_args(Amp))}; got {self.amp!r}.")
-        if self.checkpoint < 0:
-            raise ConfigError(f"`checkpoint` must be 0 (off) or a number of samples, got {self.checkpoint}.")
-        if self.enough < 0:
-            raise ConfigError(f"`enough` must be 0 (no limit) or a number of steps, got {self.enough}.")
+        for name, value, known in (
+            ("background", self.background, get_args(Background)),
+            ("engine", self.engine, get_args(EngineWish)),
+            ("amp", self.amp, get_args(Amp)),
+        ):
+            if value not in known:
+                raise ConfigError(f"`{name}` must be one of {', '.join(known)}; got {value!r}.")
+        if not any(term.reads != "parameters" for term in self.loss):
+            raise ConfigError("`loss` must have at least one term that reads rays, samples or rounds.")
+        if self.checkpoint_samples < 0:
+            raise ConfigError(
+                f"`checkpoint_samples` must be 0 (off) or a number of samples, got {self.checkpoint_samples}."
+            )
+        if self.max_useful_steps < 0:
+            raise ConfigError(
+                f"`max_useful_steps` must be 0 (no limit) or a number of steps, got {self.max_useful_steps}."
+            )
+        if self.default_steps < 1:
+            raise ConfigError(f"`default_steps` must be at least 1, got {self.default_steps}.")

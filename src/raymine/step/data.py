@@ -28,3 +28,8 @@ class TrainData:
     def sizes(self) -> Tensor:
         """[I, 2] int64: height and width of each image."""
         return torch.from_numpy(self.images.sizes)
+
+    @cached_property
+    def times(self) -> Tensor | None:
+        """[I] float32 on the device of the rig: the time of each image; None for a static scene."""
+        return self.rig.times

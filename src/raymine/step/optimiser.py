@@ -1,4 +1,4 @@
-"""AdamW over named parameters, its schedule, and the gate that keeps non-finite gradients out."""
+"""AdamW over groups of parameters, its schedule, and the gate that keeps non-finite gradients out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from raymine.contracts import Group, Part, Scalars
 from raymine.errors import ConfigError
 from raymine.kernels.adam.op import Rates, update, update_rows
 
@@ -16,10 +17,11 @@ from raymine.kernels.adam.op import Rates, update, update_rows
 class OptimiserConfig:
     """AdamW. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
 
-    decay: a step takes the rate times this share off the networks' weights. Tables have none, and their entries without
-    a gradient are skipped.
-    table_beta1: beta1 of hash tables. An entry is touched too rarely for its momentum to mean much, and 0 saves a third
-    of the memory traffic of an update.
+    Rate and decay are those of a group (`contracts.Group`) whose own factors are 1.
+
+    decay: a step subtracts rate times this share from the weights.
+    table_beta1: beta1 of sparse groups, such as hash tables. An entry is touched too rarely for its momentum to mean
+    much, and 0 saves a third of the memory traffic of an update.
     average: what is evaluated and rendered is the average of the parameters over this share of the steps so far; 0: the
     parameters themselves.
     """
@@ -57,23 +59,47 @@ class OptimiserConfig:
 
 
 class Optimiser:
-    """Moments by parameter name. Parameters called `table` are hash tables."""
+    """Moments of the parameters of every part, by `part.name`. `updates` counts the steps that were applied."""
 
-    def __init__(self, config: OptimiserConfig, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: OptimiserConfig, parts: Mapping[str, Part]) -> None:
         self.config = config
-        self.parameters = dict(parameters)
+        members = [
+            (f"{part}.{name}", value, group)
+            for part, owner in parts.items()
+            for group in owner.groups()
+            for name, value in group.parameters.items()
+        ]
+        if len({id(value) for _, value, _ in members}) < len(members):
+            raise ConfigError(
+                f"a parameter is in two groups: {', '.join(sorted(name for name, *_ in members))}.",
+                hint="Each parameter belongs to one group of one part.",
+            )
+        self.parameters: dict[str, nn.Parameter] = {name: value for name, value, _ in members}
+        self._groups = {name: group for name, _, group in members}
         self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items() if self._beta1(name) > 0}
         self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.updates = 0
 
+    def groups(self) -> list[Group]:
+        return []
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The moments, to save."""
+        first = {f"first.{name}": value for name, value in self.first.items()}
+        return first | {f"second.{name}": value for name, value in self.second.items()}
+
+    def scalars(self) -> Scalars:
+        return {"updates": self.updates}
+
+    def restored(self, scalars: Scalars) -> None:
+        self.updates = int(scalars["updates"])
+        self.clear()
+
     def _beta1(self, name: str) -> float:
-        return self.config.table_beta1 if name.endswith("table") else self.config.beta1
+        return self.config.table_beta1 if self._groups[name].sparse else self.config.beta1
 
     def gate(self, loss: Tensor) -> Tensor:
-        """[] bool: whether the loss [] and every gradient are finite. Nothing waits for it.
-
-        One sum, which is finite only if nothing in it is not.
-        """
+        """[] bool: whether the loss [] and every gradient are finite, from one sum. Nothing waits for it."""
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         sums = (grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
         return torch.isfinite(sum(sums, loss.detach()))
@@ -89,12 +115,14 @@ class Optimiser:
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
-            sparse = name.endswith("table")
-            rates = Rates(rate, self._beta1(name), c.beta2, c.eps, 0.0 if sparse else c.decay, self.updates + 1, gate)
+            group = self._groups[name]
+            rates = Rates(
+                rate * group.rate, self._beta1(name), c.beta2, c.eps, c.decay * group.decay, self.updates + 1, gate
+            )
             first, second = self.first.get(name), self.second[name]
             if parameter.grad.is_sparse:
                 rows, grad = parameter.grad._indices()[0], parameter.grad._values()
                 update_rows(parameter, rows, grad, first, second, rates)
             else:
-                update(parameter, parameter.grad, first, second, rates, sparse=sparse)
+                update(parameter, parameter.grad, first, second, rates, sparse=group.sparse)
         self.clear()

@@ -1,4 +1,4 @@
-"""The type that the plain step multiplies in, and its samples in pieces: how it asks the field under either."""
+"""Mixed precision and recomputed activations: how the plain step evaluates any field under either."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import sys
 from collections.abc import Iterator
 from contextvars import copy_context
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as recomputed
 
-from raymine.contracts import Field, FieldInput, FieldOutput
-from raymine.fields import HashField
+from raymine.contracts import (
+    Field,
+    FieldInput,
+    FieldOutput,
+    KeepsFeatures,
+    PullsBack,
+    SeesAlongRays,
+    activations_of,
+)
+from raymine.kernels.activations import Activations
 from raymine.step.config import Amp, TrainConfig
 
 SCALE = 1024.0
@@ -42,81 +50,84 @@ class Ways(NamedTuple):
     scale: float
 
 
-def ways_to_ask(config: TrainConfig, field: HashField) -> Ways:
-    """How a step asks its field.
+def ways_to_ask(config: TrainConfig, field: Field) -> Ways:
+    """How a step evaluates its field.
 
-    `HashField.infer` and `HashField.pull_back` may run on Numba kernels, and those compute in float32: under another
-    type both passes go through torch. A pass without a graph needs no pieces where the kernels follow rays, which keep
-    next to nothing; plain torch would evaluate all samples at once.
+    A field's own kernels (`SeesAlongRays`, `PullsBack`) compute in float32: under another type both passes go through
+    torch. A pass without a graph needs no pieces where such kernels follow rays, since they keep next to nothing; plain
+    torch would evaluate all samples at once.
     """
     dtype = product_type(config.amp)
-    if dtype is torch.float32 and not config.checkpoint:
+    if dtype is torch.float32 and not config.checkpoint_samples:
         return Ways(field, field, 1.0)
-    learn = TorchField(field, dtype, config.checkpoint)
+    learn = TorchField(field, dtype, config.checkpoint_samples)
     return Ways(field if learn.kernels else learn, learn, SCALE if dtype is torch.float16 else 1.0)
 
 
-def visiting(config: TrainConfig, field: HashField) -> Field:
+def visiting(config: TrainConfig, field: Field) -> Field:
     """The field that updates the occupancy grid: always float32, since no gate keeps what overflows out of the grid."""
-    return TorchField(field, torch.float32, config.checkpoint) if config.checkpoint else field
+    return TorchField(field, torch.float32, config.checkpoint_samples) if config.checkpoint_samples else field
 
 
 class TorchField:
-    """A hash-grid field through plain torch (`contracts.Field`, `KeepsFeatures`, `PullsBack`).
+    """Any field through plain torch (`contracts.Field`, `KeepsFeatures`, `PullsBack`), in another type or in pieces.
 
-    dtype: of the products of the networks; the encoding and every output are float32.
-    piece: the most samples [n] evaluated at once, with activations computed again in the backward pass; 0: all of them,
-    and activations are kept.
+    dtype: of matrix products, by `torch.autocast`; every output is float32.
+    piece: the most samples [n] evaluated at once, with activations recomputed in the backward pass; 0: all of them, and
+    activations are stored.
     kernels: whether the field's own kernels compute in that type; then `pull_back` leaves the work to them.
     """
 
-    def __init__(self, field: HashField, dtype: torch.dtype, piece: int) -> None:
+    def __init__(self, field: Field, dtype: torch.dtype, piece: int) -> None:
         self.field, self.dtype, self.piece = field, dtype, piece
-        self.kernels = dtype is torch.float32 and field.along_rays
+        own = isinstance(field, SeesAlongRays) and isinstance(field, PullsBack) and field.along_rays
+        self.kernels = dtype is torch.float32 and own
+
+    @property
+    def activations(self) -> Activations:
+        return activations_of(self.field)
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
-        """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
-        return torch.cat([self._density(self.field.encode(positions[rows])) for rows in self._pieces(len(positions))])
+        """[n, 3] -> [n] density before activation."""
+        parts = []
+        for rows in self._pieces(len(positions)):
+            with self._autocast(positions.device):
+                raw = self.field.density(positions[rows], None if time is None else time[rows])
+            parts.append(raw.float())
+        return torch.cat(parts)
 
     @torch.no_grad()
     def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `density`, with the encoding [n, L * F] kept for `forward`."""
-        n = len(positions)
-        raw, features = positions.new_empty(n), positions.new_empty(n, self.field.config.grid.width)
-        for rows in self._pieces(n):
-            features[rows] = self.field.encode(positions[rows])
-            raw[rows] = self._density(features[rows])
-        return raw, features
+        """As `density`, with what the field keeps for `forward`: [n, 0] where it keeps nothing."""
+        if not isinstance(self.field, KeepsFeatures):
+            return self.density(positions, time), positions.new_empty(len(positions), 0)
+        found = []
+        for rows in self._pieces(len(positions)):
+            with self._autocast(positions.device):
+                raw, kept = self.field.density_and_features(positions[rows], None if time is None else time[rows])
+            found.append((raw.float(), kept))
+        return torch.cat([raw for raw, _ in found]), torch.cat([kept for _, kept in found])
 
     def forward(self, query: FieldInput) -> FieldOutput:
         """[n] points -> pre-activations, float32."""
         if not self.piece:
-            return FieldOutput(*self._outputs(query.positions, query.directions, query.features))
+            return FieldOutput(*self._outputs(query.positions, query.directions, query.time, query.features))
         parts = [self._piece(query, rows) for rows in self._pieces(len(query.positions))]
         return FieldOutput(torch.cat([colour for colour, _ in parts]), torch.cat([density for _, density in parts]))
 
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """Gradients of the pre-activations, colour [n, 3] and density [n], into the parameters.
+        """Add gradients of the pre-activations, colour [n, 3] and density [n], into the parameters.
 
-        They are known, so that each piece goes forward and backward before the next: nothing is computed twice.
+        They are known, so each piece goes forward and backward before the next: nothing is computed twice.
         """
         for rows in self._pieces(len(colour)):
+            part = _rows(query, rows)
             if self.kernels:
-                positions, directions, features = _rows(query, rows)
-                self._add(FieldInput(positions, directions, None, features), colour[rows], density[rows])
+                cast("PullsBack", self.field).pull_back(FieldInput(*part), colour[rows], density[rows])
                 continue
             with torch.enable_grad():
-                outputs = self._outputs(*_rows(query, rows))
+                outputs = self._outputs(*part)
             torch.autograd.backward(outputs, (colour[rows], density[rows]))
-
-    def _add(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """`HashField.pull_back`, which sets gradients, as a sum."""
-        parameters = list(self.field.parameters())
-        before = [parameter.grad for parameter in parameters]
-        self.field.pull_back(query, colour, density)
-        for parameter, grad in zip(parameters, before, strict=True):
-            if grad is not None and parameter.grad is not None:
-                parameter.grad = _sum(grad, parameter.grad)
 
     def _pieces(self, n: int) -> Iterator[slice]:
         """Consecutive ranges of at most `piece`; an empty one where there is nothing, so that it has a graph too."""
@@ -129,36 +140,25 @@ class TorchField:
         # On CUDA the second time is on a thread of autograd's, which knows of a forced backend by this context only.
         # Nothing in a field is drawn, so there is no generator to set back.
         again = copy_context().run, self._outputs
-        return checkpoint(*again, *_rows(query, rows), use_reentrant=False, preserve_rng_state=False)
+        return recomputed(*again, *_rows(query, rows), use_reentrant=False, preserve_rng_state=False)
 
-    def _autocast(self) -> torch.autocast:
-        enabled = self.dtype is not torch.float32
-        return torch.autocast(self.field.table.device.type, self.dtype, enabled=enabled)
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, self.dtype, enabled=self.dtype is not torch.float32)
 
-    def _density(self, encoding: Tensor) -> Tensor:
-        with self._autocast():
-            return self.field.geometry(encoding)[:, 0].float()
-
-    def _outputs(self, positions: Tensor, directions: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Colour [n, 3] and density [n]; the encoding is outside of autocast, and stays float32."""
-        encoding = self.field.encode(positions, features)
-        with self._autocast():
-            out = self.field.decode(encoding, directions)
+    def _outputs(
+        self, positions: Tensor, directions: Tensor, time: Tensor | None, features: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Colour [n, 3] and density [n]."""
+        kept = features if isinstance(self.field, KeepsFeatures) else None
+        with self._autocast(positions.device):
+            out = self.field.forward(FieldInput(positions, directions, time, kept))
         return out.colour.float(), out.density.float()
 
 
-def _rows(query: FieldInput, rows: slice) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Positions, directions and features of a range of points; a hash-grid field knows no time."""
-    return query.positions[rows], query.directions[rows], None if query.features is None else query.features[rows]
-
-
-def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Of two gradients. Sparse ones have unique rows in no order, which torch's own sum would take for sorted ones."""
-    if not a.is_sparse:
-        return a + b
-    rows = torch.cat((a._indices(), b._indices()), 1)
-    with torch.sparse.check_sparse_tensor_invariants(False):
-        return torch.sparse_coo_tensor(rows, torch.cat((a._values(), b._values())), a.shape).coalesce()
+def _rows(query: FieldInput, rows: slice) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Positions, directions, times and features of a range of points."""
+    time = None if query.time is None else query.time[rows]
+    return query.positions[rows], query.directions[rows], time, None if query.features is None else query.features[rows]
 
 
 def amp_problem(amp: Amp, device: torch.device) -> str:

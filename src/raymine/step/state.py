@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from raymine.contracts import Renderer
-from raymine.errors import CheckpointError
-from raymine.fields import HashField
+from raymine.contracts import Field, Part, Renderer, Sampler, Scalars
+from raymine.errors import CheckpointError, ConfigError
 from raymine.mining import Miner
 from raymine.pixels import PixelSampler
 from raymine.render import VolumeRenderer
-from raymine.samplers import OccupancySampler
 from raymine.step.average import Average
 from raymine.step.config import TrainConfig
 from raymine.step.data import TrainData
 from raymine.step.optimiser import Optimiser
-
-Scalars: TypeAlias = "dict[str, int | float | bool]"
+from raymine.step.parts import TensorsPart, part_of
 
 
 class TrainState:
-    """Field and its average, optimiser, occupancy grid, miner, pixel sampler, step, ray budget, schedule horizon.
+    """A model in training: named parts (field, sampler, miner, pixels, average, optimiser) and a few counters.
 
     Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
     learning-rate schedule is laid out for; the loop owns it. `restored` counts calls of `restore`, for those who keep
@@ -33,53 +30,54 @@ class TrainState:
     def __init__(
         self,
         config: TrainConfig,
-        field: HashField,
-        sampler: OccupancySampler,
+        field: nn.Module,
+        sampler: Sampler,
         pixels: PixelSampler,
         miner: Miner | None,
         seed: int,
+        device: torch.device,
     ) -> None:
         self.config = config
-        self.field = field
+        self.module = field
         self.sampler = sampler
         self.pixels = pixels
         self.miner = miner
         self.seed = seed
-        self.optimiser = Optimiser(config.optimiser, dict(field.named_parameters()))
+        self.device = device
+        trained = {"field": part_of(field), "sampler": part_of(sampler)}
+        self.optimiser = Optimiser(config.optimiser, trained)
         share = config.optimiser.average
         self.average = Average(field, share) if share > 0 else None
+        self.parts: dict[str, Part] = {
+            **trained,
+            "adam": self.optimiser,
+            **({"average": TensorsPart(self.average)} if self.average is not None else {}),
+            **({"miner": TensorsPart(miner)} if miner is not None else {}),
+            "pixels": TensorsPart(pixels),
+        }
         self.restored = 0
         self.step = 0
-        self.horizon = 20_000
+        self.horizon = config.default_steps
         self.rays = config.batch.min_rays
 
     @property
-    def device(self) -> torch.device:
-        return self.sampler.values.device
+    def field(self) -> Field:
+        """The field that is trained."""
+        return cast("Field", self.module)
+
+    @property
+    def shown(self) -> Field:
+        """The field that is evaluated and rendered: the average where one is kept."""
+        return self.field if self.average is None else self.average.field
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor to save, by a stable name. They alias the live state."""
-        out = {f"field.{name}": value.detach() for name, value in self.field.named_parameters()}
-        out |= {f"adam.first.{name}": value for name, value in self.optimiser.first.items()}
-        out |= {f"adam.second.{name}": value for name, value in self.optimiser.second.items()}
-        if self.average is not None:
-            out |= {f"average.{name}": value for name, value in self.average.tensors().items()}
-        out["occupancy.values"] = self.sampler.values
-        if self.miner is not None:
-            out |= {f"miner.{name}": value for name, value in self.miner.tensors().items()}
-        out |= {f"pixels.{name}": value for name, value in self.pixels.tensors().items()}
-        return out
+        """Every tensor to save, as `part.name`. They alias the live state."""
+        return {f"{part}.{name}": value for part, own in self.parts.items() for name, value in own.tensors().items()}
 
     def scalars(self) -> Scalars:
         """Every number to save."""
-        return {
-            "step": self.step,
-            "horizon": self.horizon,
-            "rays": self.rays,
-            "seed": self.seed,
-            "adam.updates": self.optimiser.updates,
-            "occupancy.swept": self.sampler.swept,
-        }
+        own: Scalars = {"step": self.step, "horizon": self.horizon, "rays": self.rays, "seed": self.seed}
+        return own | {f"{part}.{name}": v for part, held in self.parts.items() for name, v in held.scalars().items()}
 
     def restore(self, tensors: dict[str, Tensor], scalars: Scalars) -> None:
         """Become the saved state exactly. Nothing is changed unless everything fits."""
@@ -102,23 +100,24 @@ class TrainState:
             for name, value in own.items():
                 value.copy_(tensors[name])
         self.step, self.horizon, self.rays = int(scalars["step"]), int(scalars["horizon"]), int(scalars["rays"])
-        self.optimiser.updates = int(scalars["adam.updates"])
-        self.sampler.swept = bool(scalars["occupancy.swept"])
-        self.sampler.refresh()
-        self.optimiser.clear()
+        for name, part in self.parts.items():
+            part.restored({key: scalars[f"{name}.{key}"] for key in part.scalars()})
         self.restored += 1
 
     def renderer(self) -> Renderer:
-        """A renderer of what has been learnt by the time it is called: the average of the field where one is kept."""
-        shown = self.field if self.average is None else self.average.field
-        return VolumeRenderer(shown, self.sampler, stop=self.config.mining.stop)
+        """A renderer of what has been learnt by the time it is called."""
+        return VolumeRenderer(self.shown, self.sampler, stop=self.config.mining.stop)
 
 
 def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: torch.device) -> TrainState:
-    """A fresh state: parameters are a function of the seed."""
-    field = HashField(config.field, data.bounds, seed).to(device)
-    sampler = OccupancySampler(config.occupancy, data.bounds, device)
+    """A fresh state: parameters are a function of the seed. Only here do the parts of a model take memory."""
+    field = config.field.build(data.bounds, seed, device)
+    if not isinstance(field, nn.Module):
+        raise ConfigError(
+            f"{type(config.field).__name__}.build must give a torch.nn.Module, got {type(field).__name__}."
+        )
+    sampler = config.sampler.build(data.bounds, seed, device)
     hard = config.mining.policy == "hard"
     # A run opened for looking has no images.
     miner = Miner(config.mining.hard, images=max(1, len(data.rig)), device=device) if hard else None
-    return TrainState(config, field, sampler, PixelSampler(config.pixels, data.images), miner, seed)
+    return TrainState(config, field, sampler, PixelSampler(config.pixels, data.images), miner, seed, device)

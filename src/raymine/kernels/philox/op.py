@@ -27,6 +27,8 @@ class Stream(IntEnum):
     INITIAL = 5
     MINING = 6
     CELL = 7
+    OCCUPANCY_TIME = 8
+    ROUND = 9
 
 
 def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu") -> Tensor:
@@ -47,12 +49,14 @@ def words(seed: int, step: int, stream: int, n: int, device: torch.device | str 
     return reference.words(seed, step, stream, n, device)
 
 
-def uniform(seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
+def uniform(
+    seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu", *, first: int = 0
+) -> Tensor:
     """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1."""
     n = 1
     for side in shape:
         n *= side
-    return ((words(seed, step, stream, n, device) >> 8).float() * 2.0**-24).reshape(shape)
+    return ((words(seed, step, stream, n + first, device)[first:] >> 8).float() * 2.0**-24).reshape(shape)
 
 
 def integers(seed: int, step: int, stream: int, n: int, high: int, device: torch.device | str = "cpu") -> Tensor:

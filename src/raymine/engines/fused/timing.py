@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from raymine.fused.stages import ask_field, march_rays
-from raymine.fused.trainer import RING, FusedTrainer
+from raymine.engines.fused.stages import ask_field, march_rays
+from raymine.engines.fused.trainer import RING, FusedTrainer
 
 _REPEAT, _ROUNDS = 20, 9
 

@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raymine.contracts import Field
 from raymine.fields import HashField
 from raymine.kernels.hash_grid.gpu import levels_of
 from raymine.kernels.ngp_step.gpu import shape_of
+from raymine.losses import ColourLoss
+from raymine.samplers import OccupancySampler
+from raymine.step import TrainState
 
 
 class HalfModel:
@@ -42,3 +46,22 @@ class HalfModel:
 def layers_of(field: HashField) -> list[Tensor]:
     """The layers in the order of the kernels."""
     return [*field.density_layers, *field.colour_layers]
+
+
+def hash_field(field: Field) -> HashField:
+    """`field`, which `problem_with` has found to be a hash-grid field."""
+    assert isinstance(field, HashField)
+    return field
+
+
+def occupancy_of(state: TrainState) -> OccupancySampler:
+    """The sampler of a state, which `problem_with` has found to be an occupancy grid."""
+    assert isinstance(state.sampler, OccupancySampler)
+    return state.sampler
+
+
+def colour_loss(state: TrainState) -> ColourLoss:
+    """The loss of a state, which `problem_with` has found to be a colour loss alone."""
+    (loss,) = state.config.loss
+    assert isinstance(loss, ColourLoss)
+    return loss

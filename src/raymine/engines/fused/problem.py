@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from raymine.errors import ConfigError
+from raymine.fields import HashFieldConfig
 from raymine.kernels.dispatch import triton_problem
+from raymine.losses import ColourLoss
+from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 
 
@@ -12,25 +15,34 @@ class NoRoomError(ConfigError):
 
 
 def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
-    """Why the fused kernels cannot be used, or an empty string; looking asks for less than training does."""
+    """Why the fused kernels cannot be used, or an empty string; rendering asks for less than training does."""
     if device != "cuda":
         return f"the fused step runs on CUDA, not on {device}"
     problem = triton_problem()
     if problem:
         return problem
-    field, mining = config.field, config.mining
+    field = config.field
+    if type(field) is not HashFieldConfig:
+        return f"there are fused kernels for the hash-grid field, not for {type(field).__name__}"
+    if type(config.sampler) is not OccupancyConfig:
+        return f"there are fused kernels for the occupancy grid, not for {type(config.sampler).__name__}"
     if field.width > 128 or field.geometry > 64 or field.colour_layers > 3:
         return "the fused step takes networks up to 128 wide, 64 numbers for colour and 3 colour layers"
-    if not training:
-        return ""
-    if mining.policy == "hard" and mining.hard.winsor is not None:
-        return "the fused step draws hard samples without `winsor`"
+    return _training_problem(config) if training else ""
+
+
+def _training_problem(config: TrainConfig) -> str:
+    if config.engine == "plain":
+        return "the plain step was asked for"
+    if len(config.loss) != 1 or not isinstance(config.loss[0], ColourLoss):
+        others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss)]
+        return f"the fused step minimises one colour loss, and the loss has {', '.join(others) or 'several'}"
     if config.optimiser.beta1 == 0:
         return "the fused step updates networks with momentum, and optimiser.beta1 is 0"
     if config.pixels.follows_error:
         return f"the fused step draws pixels evenly or by edges, not by {config.pixels.policy}"
     if config.amp not in ("auto", "fp16"):
         return f"the fused step computes in float16, and amp is {config.amp}"
-    if config.checkpoint:
-        return "the fused step stores no activations, so there is nothing to checkpoint"
+    if config.checkpoint_samples:
+        return "the fused step stores no activations, so there is nothing to recompute"
     return ""

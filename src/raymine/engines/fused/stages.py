@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from raymine.fused.buffers import Buffers
-from raymine.fused.grid import DeviceGrid
-from raymine.fused.model import HalfModel
+from raymine.engines.fused.buffers import Buffers
+from raymine.engines.fused.grid import DeviceGrid
+from raymine.engines.fused.model import HalfModel
 from raymine.kernels._triton import programs
 from raymine.kernels.march.gpu import CHUNK, MARCHERS, march
 from raymine.kernels.ngp_step.gpu import infer

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from raymine.fused.buffers import TrainBuffers
+from raymine.engines.fused.buffers import TrainBuffers
 from raymine.kernels.philox.op import Stream
 from raymine.kernels.select.gpu import keys
 from raymine.mining import HardConfig

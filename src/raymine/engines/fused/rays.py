@@ -7,23 +7,23 @@ import triton
 from torch import Tensor
 
 from raymine.contracts import Rays
-from raymine.fused.images import DeviceImages, DevicePixels
+from raymine.engines.fused.images import DeviceImages, DevicePixels
 from raymine.kernels.judge.op import Wanted
 from raymine.kernels.ngp_step.gpu_draw import draw
 from raymine.kernels.philox.gpu import halves
 from raymine.step import TrainData, TrainState
-from raymine.step.train import Batch
+from raymine.step.batch import RayBatch
 
 _BLOCK = 64
 """Rays of a program. There are few, and each waits for one look-up after another: 256 take half as long again."""
 
 
 class DeviceRays:
-    """Images, cameras and cells on the device of a state. Draws are those of `step.train.draw_batch`."""
+    """Images, cameras and cells on the device of a state. Draws are those of `step.batch.draw_batch`."""
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         device = state.device
-        self._rig, self._random = data.rig, state.config.random_background
+        self._rig, self._random = data.rig, state.config.background == "random"
         self.images, self._pixels = DeviceImages(data, device), DevicePixels(state.pixels, device)
         self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
         self._now = torch.zeros(2, dtype=torch.int32, device=device)
@@ -41,7 +41,7 @@ class DeviceRays:
             BLOCK=_BLOCK, num_warps=2,
         )  # fmt: skip
 
-    def batch(self, state: TrainState, data: TrainData) -> Batch:
+    def batch(self, state: TrainState, data: TrainData) -> RayBatch:
         """As `draw_batch`, without the pixels."""
         n, device = state.rays, state.device
         rays, wanted = torch.empty(n, 8, device=device), torch.empty(n, 8, device=device)
@@ -51,4 +51,6 @@ class DeviceRays:
         self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device))
         origins, directions, near, far = (part.contiguous() for part in rays.split((3, 3, 1, 1), 1))
         colour, background, weight, _ = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
-        return Batch(None, Rays(origins, directions, near[:, 0], far[:, 0]), Wanted(colour, background, weight[:, 0]))
+        return RayBatch(
+            None, Rays(origins, directions, near[:, 0], far[:, 0]), Wanted(colour, background, weight[:, 0])
+        )

@@ -16,13 +16,13 @@ import torch
 import triton
 
 from raymine.contracts import StepReport
-from raymine.fused.buffers import ROOM, TrainBuffers
-from raymine.fused.draws import Course, choose
-from raymine.fused.grid import DeviceGrid
-from raymine.fused.model import HalfModel, layers_of
-from raymine.fused.problem import NoRoomError
-from raymine.fused.rays import DeviceRays
-from raymine.fused.stages import ask_field, march_rays
+from raymine.engines.fused.buffers import ROOM, TrainBuffers
+from raymine.engines.fused.draws import Course, choose
+from raymine.engines.fused.grid import DeviceGrid
+from raymine.engines.fused.model import HalfModel, colour_loss, hash_field, layers_of, occupancy_of
+from raymine.engines.fused.problem import NoRoomError
+from raymine.engines.fused.rays import DeviceRays
+from raymine.engines.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import capability, power_of_two, programs, shared_memory
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.judge.gpu import judge
@@ -55,10 +55,11 @@ class FusedTrainer:
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         self.state, self.data = state, data
+        self.field, self.sampler, self._loss = hash_field(state.field), occupancy_of(state), colour_loss(state)
         device = state.device
         self._programs = programs(device, 32)
         self._own_parameters()
-        self.model = HalfModel(state.field)
+        self.model = HalfModel(self.field)
         self.rays = DeviceRays(state, data)
         self.seed = self.rays.seed
         # What the host reads lies together, and is read at once.
@@ -67,7 +68,7 @@ class FusedTrainer:
         self.n_rays, self.updates = self.told[-2:].view(torch.int32).split(1)
         self.step = torch.zeros_like(self.seed[:1])
         self.tau = torch.ones(1, device=device)
-        self.grid = DeviceGrid(state.sampler, self.seed, self.step)
+        self.grid = DeviceGrid(self.sampler, self.seed, self.step)
         self.schedule = torch.zeros(10, device=device)
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(8, device=device), torch.zeros(8, device=device)
@@ -78,7 +79,7 @@ class FusedTrainer:
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
         self.fixed = FIXED if state.config.deterministic else 0.0
         kind = torch.int64 if self.fixed else torch.float32
-        self.table_grad = torch.zeros_like(state.field.table, dtype=kind)
+        self.table_grad = torch.zeros_like(self.field.table, dtype=kind)
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
         self._scheduled: tuple[float, ...] = ()
@@ -91,8 +92,8 @@ class FusedTrainer:
 
     def _own_parameters(self) -> None:
         """Put the layers and their moments one after the other in memory, where one kernel updates them all."""
-        field, optimiser = self.state.field, self.state.optimiser
-        names = {id(value): name for name, value in field.named_parameters()}
+        field, optimiser = self.field, self.state.optimiser
+        names = {id(value): name for name, value in optimiser.parameters.items()}
         layers = layers_of(field)
         self.weights, self.weights_first, self.weights_second = (
             torch.cat([part.detach().reshape(-1) for part in parts])
@@ -119,7 +120,7 @@ class FusedTrainer:
         self.n_rays.fill_(state.rays)
         if state.miner is not None:
             self.tau.copy_(state.miner.tau)
-        self.model.refresh(state.field)
+        self.model.refresh(self.field)
         self.grid.refresh()
         self.table_grad.zero_()
         self._known = self._counters()
@@ -137,11 +138,11 @@ class FusedTrainer:
         self._set_schedule()
         first = state.step
         for now in range(first, first + min(steps, RING)):
-            if state.sampler.due(now):
+            if self.sampler.due(now):
                 self._update_grid(now)
             self._replay("step", self.run_stages)
             if state.average is not None:
-                state.average.follow(state.field, now + 1)
+                state.average.follow(self.field, now + 1)
         state.step = first + min(steps, RING)
         return self._read(first)
 
@@ -182,11 +183,12 @@ class FusedTrainer:
         self.buffers = TrainBuffers(self.buffers.max_rays, capacity, self.state.device)
 
     def _update_grid(self, step: int) -> None:
-        sampler = self.state.sampler
+        sampler = self.sampler
         everything = not sampler.swept or step < sampler.config.full_steps
         # Before the first sweep there is nothing to remember.
         self.grid.decay.fill_(sampler.config.decay_at(step) if sampler.swept else 0.0)
         sampler.swept = True
+        sampler.changed()
         name = "all cells" if everything else "some cells"
         self._replay(name, lambda: self.grid.update(self.model, everything))
 
@@ -209,13 +211,13 @@ class FusedTrainer:
 
     def replay_only(self, steps: int) -> None:
         """Steps, grid updates and averages back to back without a look at their results, to time the device alone."""
-        average, every = self.state.average, self.state.sampler.config.every
+        average, every = self.state.average, self.sampler.config.every
         for i in range(steps):
             if i % every == 0:
                 self._graphs.get("some cells", self._graphs["step"]).replay()
             self._graphs["step"].replay()
             if average is not None:
-                average.follow(self.state.field, self.state.step + i + 1)
+                average.follow(self.field, self.state.step + i + 1)
 
     def run_stages(self) -> None:
         """One step, stage by stage."""
@@ -234,7 +236,7 @@ class FusedTrainer:
     def judge(self) -> None:
         b, config = self.buffers, self.state.config
         judge[(self._programs,)](
-            b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, config.loss.threshold,
+            b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, self._loss.threshold,
             config.mining.stop, config.mining.faint, b.gradient, b.size, self.sums, b.size,
             PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", PER_RAY=False, CHUNK=32,
             num_warps=1,
@@ -291,7 +293,7 @@ class FusedTrainer:
 
     def update(self) -> None:
         b, state, n = self.buffers, self.state, self.model.shape.weights
-        c, batch, table = state.config.optimiser, state.config.batch, state.field.table
+        c, batch, table = state.config.optimiser, state.config.batch, self.field.table
         add_up[(triton.cdiv(n, 64),)](
             self.parts, self.parts.shape[0], n, self.weight_grad, ROWS=128, BLOCK=64, num_warps=8
         )
@@ -304,8 +306,8 @@ class FusedTrainer:
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
             SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, ROW=row_of(n), BLOCK=256,
         )  # fmt: skip
-        second = state.optimiser.second["table"]
-        first = state.optimiser.first.get("table", second)
+        second = state.optimiser.second["field.table"]
+        first = state.optimiser.first.get("field.table", second)
         adam[(triton.cdiv(table.numel(), _TABLE_BLOCK),)](
             table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(),
             SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, ROW=row_of(table.numel()),

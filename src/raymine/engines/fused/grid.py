@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from raymine.fused.model import HalfModel
+from raymine.engines.fused.model import HalfModel
 from raymine.kernels.march.gpu import spacing_numbers
 from raymine.kernels.ngp_step.gpu_grid import fit, list_cells, mark, put, visit
 from raymine.samplers import OccupancySampler

@@ -7,11 +7,11 @@ import triton
 from torch import Tensor
 
 from raymine.contracts import Rays, Rendered
+from raymine.engines.fused.buffers import Buffers
+from raymine.engines.fused.grid import DeviceGrid
+from raymine.engines.fused.model import HalfModel
+from raymine.engines.fused.stages import ask_field, march_rays
 from raymine.fields import HashField
-from raymine.fused.buffers import Buffers
-from raymine.fused.grid import DeviceGrid
-from raymine.fused.model import HalfModel
-from raymine.fused.stages import ask_field, march_rays
 from raymine.kernels._triton import programs
 from raymine.kernels.composite.gpu import render
 from raymine.kernels.ngp_step.gpu_draw import look

@@ -1,0 +1,98 @@
+"""What is known about a scene before an image is decoded: cameras, posed frames, bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+CameraModel = Literal["pinhole", "opencv", "fisheye"]
+Split = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Intrinsics in pixels of an image `width` x `height`; the centre of the first pixel is (0.5, 0.5).
+
+    `distortion` is () for pinhole; (k1, k2, p1, p2, k3) for opencv; (k1, k2, k3, k4) for fisheye (equidistant).
+    """
+
+    width: int
+    height: int
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    model: CameraModel = "pinhole"
+    distortion: tuple[float, ...] = ()
+
+    def resized(self, width: int, height: int) -> Camera:
+        """The same camera over an image of another size; x and y scale separately."""
+        sx, sy = width / self.width, height / self.height
+        return replace(
+            self, width=width, height=height, fx=self.fx * sx, fy=self.fy * sy, cx=self.cx * sx, cy=self.cy * sy
+        )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One posed image. `camera` indexes `Scene.cameras`; `pose` is [3, 4] float64 camera-to-world."""
+
+    image: Path
+    camera: int
+    pose: np.ndarray
+    split: Split = "train"
+    time: float | None = None
+    mask: Path | None = None
+    near: float | None = None
+    far: float | None = None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where samples may lie: an inner box (level 0 of the occupancy grid) and `levels` - 1 doublings of it.
+
+    A scene with `levels` == 1 is bounded. `near` and `far` clip every ray, in world units.
+    """
+
+    low: tuple[float, float, float] = (-1.5, -1.5, -1.5)
+    high: tuple[float, float, float] = (1.5, 1.5, 1.5)
+    levels: int = 1
+    near: float = 0.05
+    far: float = 1e3
+
+    @property
+    def unbounded(self) -> bool:
+        return self.levels > 1
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything known about a scene before an image is decoded.
+
+    `normalisation` is the [4, 4] similarity already applied to every pose (source world to raymine world).
+    `background` is the colour behind RGBA images when a fixed one is needed (evaluation); None means that images are
+    opaque. `decisions` are sentences for the user: which format, which split, which scale and why. `warnings` are
+    survivable problems.
+    """
+
+    root: Path
+    format: str
+    cameras: tuple[Camera, ...]
+    frames: tuple[Frame, ...]
+    bounds: Bounds
+    background: tuple[float, float, float] | None
+    normalisation: np.ndarray
+    downscale: int = 1
+    decisions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def of_split(self, split: Split) -> tuple[int, ...]:
+        """Indices into `frames` of one split, in file order."""
+        return tuple(i for i, f in enumerate(self.frames) if f.split == split)
+
+    @property
+    def dynamic(self) -> bool:
+        return any(f.time is not None for f in self.frames)

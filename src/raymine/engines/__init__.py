@@ -1,0 +1,7 @@
+"""Engines: what advances a training state and renders it. `plain` takes any model, `fused` is the fast path on CUDA."""
+
+from .choice import engine_for as engine_for
+from .choice import renderer_for as renderer_for
+from .engine import Engine as Engine
+from .fused.problem import problem_with as problem_with
+from .plain import PlainEngine as PlainEngine

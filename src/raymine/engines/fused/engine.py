@@ -1,0 +1,56 @@
+"""The fused engine: many steps at a time on CUDA, without the host."""
+
+from __future__ import annotations
+
+from raymine.contracts import Renderer, StepReport
+from raymine.engines.fused.model import hash_field, occupancy_of
+from raymine.engines.fused.renderer import FusedRenderer
+from raymine.engines.fused.trainer import FusedTrainer
+from raymine.kernels._triton import compiling
+from raymine.step import TrainData, TrainState
+
+
+class FusedEngine:
+    """Advances a state by a captured CUDA graph (`trainer`)."""
+
+    name, reason = "fused", "Triton kernels in a CUDA graph"
+
+    def __init__(self, state: TrainState, data: TrainData) -> None:
+        self.trainer = FusedTrainer(state, data)
+        self._renderer: FusedRenderer | None = None
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of the images that are held on the device."""
+        return self.trainer.rays.images.bytes
+
+    def advance(self, steps: int) -> list[StepReport]:
+        return self.trainer.advance(steps)
+
+    def renderer(self) -> Renderer:
+        if self._renderer is None:
+            self._renderer = fused_renderer(self.trainer.state)
+        else:
+            self._renderer.refresh()
+        return self._renderer
+
+    def warm_up(self) -> None:
+        """Kernels compile side by side first; then a few steps load them."""
+        trainer, sampler = self.trainer, self.trainer.sampler
+        with compiling():
+            trainer.run_stages()
+            sampler.swept = True  # else everything is occupied, and no kernel asks what is
+            for everything in (True, False):
+                trainer.grid.update(trainer.model, everything)
+        sampler.swept = False
+        trainer.reload()
+        trainer.advance(2)
+        sampler.swept = True
+        for everything in (True, False):
+            trainer.grid.update(trainer.model, everything)
+        trainer.advance(1)
+
+
+def fused_renderer(state: TrainState) -> FusedRenderer:
+    """A renderer of the field that is shown."""
+    return FusedRenderer(hash_field(state.shown), occupancy_of(state), stop=state.config.mining.stop)

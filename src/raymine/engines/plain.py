@@ -1,0 +1,48 @@
+"""The plain engine: any model on any device, one step at a time, stage by stage."""
+
+from __future__ import annotations
+
+import torch
+
+from raymine.contracts import Renderer, StepReport
+from raymine.kernels.dispatch import triton_problem
+from raymine.step import TrainData, TrainState, train_step
+from raymine.step.batch import DrawBatch
+
+_IMAGE_SHARE = 0.25
+"""Of the device's memory that images may take for a plain step to draw from them there."""
+
+
+class PlainEngine:
+    """Advances a state by `step.train_step`. On CUDA its ops are Triton kernels, and rays are drawn on the device."""
+
+    name = "plain"
+
+    def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
+        self._state, self._data, self.reason = state, data, reason
+        self._draw = _draw_on_device(state, data)
+
+    def advance(self, steps: int) -> list[StepReport]:
+        return [train_step(self._state, self._data, self._draw)]
+
+    def renderer(self) -> Renderer:
+        from raymine.engines.choice import renderer_for
+
+        return renderer_for(self._state)
+
+    def warm_up(self) -> None:
+        for _ in range(2):
+            self.advance(1)
+
+
+def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
+    """How a plain step on CUDA draws without the host; None where it cannot, or where images would take too much."""
+    device = state.device
+    if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
+        return None
+    wanted = 5 * int(data.images.sizes.prod(1).sum())  # colours and masks
+    if wanted > _IMAGE_SHARE * torch.cuda.get_device_properties(device).total_memory:
+        return None
+    from raymine.engines.fused.rays import DeviceRays
+
+    return DeviceRays(state, data).batch

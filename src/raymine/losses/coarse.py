@@ -1,0 +1,42 @@
+"""The photometric loss of a sampler's earlier rounds, where they know colours: it trains a coarse network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import LossView, Reads, Round
+from raymine.errors import ConfigError
+from raymine.losses.colour import ColourLoss
+
+
+@dataclass(frozen=True)
+class CoarseColourLoss:
+    """`weight` times the colour loss of each earlier round, rendered over the background of the batch."""
+
+    reads: ClassVar[Reads] = "rounds"
+
+    weight: float = 1.0
+    colour: ColourLoss = field(default_factory=lambda: ColourLoss("l2"))
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise ConfigError(f"the coarse loss needs a positive `weight`, got {self.weight}.")
+
+    def __call__(self, view: LossView) -> Tensor:
+        wanted = view.wanted
+        shown = [_rendered(each, wanted.background) for each in view.rounds if each.colour is not None]
+        losses = [self.colour.of(colour, wanted.colour, wanted.weight) for colour in shown]
+        return self.weight * torch.stack(losses).sum() if losses else wanted.weight.new_zeros(())
+
+
+def _rendered(found: Round, background: Tensor) -> Tensor:
+    """[R, 3]: the colour of a round over a background [R, 3]."""
+    assert found.colour is not None
+    ray_id = found.samples.ray_id
+    colour = torch.zeros_like(background).index_add(0, ray_id, found.weights[:, None] * found.colour)
+    opacity = background.new_zeros(len(background)).index_add(0, ray_id, found.weights)
+    return colour + (1 - opacity)[:, None] * background

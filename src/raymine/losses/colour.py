@@ -1,0 +1,59 @@
+"""The photometric loss of a batch of rays: a mean over rays and channels, weighted by the pixel mask."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import LossView, Reads
+from raymine.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ColourLoss:
+    """`huber` is quadratic up to `delta` and linear beyond it, scaled so that its curvature is that of `l2` halved."""
+
+    reads: ClassVar[Reads] = "rays"
+
+    kind: Literal["huber", "l2"] = "huber"
+    delta: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("huber", "l2"):
+            raise ConfigError(f"loss `kind` must be huber or l2, got {self.kind!r}.")
+        if not self.delta > 0:
+            raise ConfigError(f"loss `delta` must be positive, got {self.delta}.")
+
+    @property
+    def threshold(self) -> float:
+        """Where the loss turns linear; infinite for `l2`."""
+        return self.delta if self.kind == "huber" else math.inf
+
+    def __call__(self, view: LossView) -> Tensor:
+        return self.of(view.rendered.colour, view.wanted.colour, view.wanted.weight)
+
+    def of(self, predicted: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """predicted, target [R, 3]; weight [R] (0 where a pixel is masked out) -> []. Differentiable in `predicted`."""
+        error = predicted - target
+        squared = error * error
+        if self.kind == "l2":
+            each = squared
+        else:
+            size = error.abs()
+            each = torch.where(size <= self.delta, 0.5 * squared, self.delta * (size - 0.5 * self.delta))
+        return (each * channel_share(weight)).sum()
+
+
+def channel_share(weight: Tensor) -> Tensor:
+    """[R, 1]: what one channel of each ray counts in a mean over rays and channels with weights [R]."""
+    return weight[:, None] / (3.0 * weight.sum().clamp_min(1.0))
+
+
+def squared_errors(predicted: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean squared error [] over rays and channels with weights [R], and of each ray without them [R]. No graph."""
+    squared = (predicted - target).detach().square()
+    return (squared * channel_share(weight)).sum(), squared.mean(1)

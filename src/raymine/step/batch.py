@@ -1,0 +1,52 @@
+"""The rays of a step and what they should show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from raymine.contracts import Rays
+from raymine.kernels.judge.op import Wanted
+from raymine.pixels import Pixels, draw_backgrounds
+from raymine.step.data import TrainData
+from raymine.step.state import TrainState
+
+
+class RayBatch(NamedTuple):
+    """The rays [R] of a step, what they should show, and the pixels [R] (on the CPU) that they go through.
+
+    pixels: None where the draw does not tell them; a pixel sampler that learns from errors needs them.
+    """
+
+    pixels: Pixels | None
+    rays: Rays
+    wanted: Wanted
+
+
+DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
+"""Draws the batch of the present step."""
+
+
+def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
+    """The batch of the present step. A weight is that of the mask times that of the draw, where it has one."""
+    pixels, importance = state.pixels.draw(state.rays, state.seed, state.step)
+    rgba, weight = data.images.gather(*pixels)
+    if importance is not None:
+        weight = weight * importance
+    rgba, weight = rgba.to(state.device), weight.to(state.device)
+    if state.config.background == "random":
+        background = draw_backgrounds(len(rgba), state.seed, state.step, state.device)
+    else:
+        background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
+    target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
+    image, y, x = (part.to(state.device) for part in pixels)
+    return RayBatch(pixels, data.rig.rays_for_pixels(image, x, y), Wanted(target, background, weight))
+
+
+def next_ray_count(state: TrainState, rays: int, marched: int) -> int:
+    """The ray count that would have marched the wanted number of samples; it at most doubles from step to step."""
+    batch = state.config.batch
+    wanted = rays * batch.samples // max(1, marched)
+    return max(batch.min_rays, min(batch.max_rays, 2 * rays, wanted))

@@ -1,0 +1,69 @@
+"""What a step minimises: the sum of the loss terms over the rays of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from raymine.contracts import (
+    FieldOutput,
+    LossReport,
+    LossView,
+    ParameterView,
+    Rays,
+    Round,
+    Samples,
+    Term,
+    activations_of,
+)
+from raymine.kernels.activations import NGP
+from raymine.kernels.judge.op import Wanted
+from raymine.losses import ColourLoss, squared_errors
+from raymine.render import composite_output
+from raymine.step.state import TrainState
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of one batch as a function of the field's outputs. `rounds` are the earlier ones of the sampler."""
+
+    state: TrainState
+    rays: Rays
+    wanted: Wanted
+    rounds: tuple[Round, ...] = ()
+
+    def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
+        """Render the outputs [B] of the samples and add up every term but those over parameters alone."""
+        view = self.view(output, samples)
+        total = sum_of([term for term in self.state.config.loss if term.reads != "parameters"], view)
+        colour = view.rendered.colour
+        return LossReport(total, *squared_errors(colour, self.wanted.colour, self.wanted.weight))
+
+    def view(self, output: FieldOutput, samples: Samples) -> LossView:
+        state = self.state
+        stop, activations = state.config.mining.stop, activations_of(state.field)
+        rendered = composite_output(output, samples, self.wanted.background, stop, activations)
+        parameters = state.optimiser.parameters
+        return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
+
+
+def closed_form(state: TrainState) -> ColourLoss | None:
+    """The loss whose gradient `judge` has in closed form, where it is all that is minimised; else None."""
+    loss = state.config.loss
+    if len(loss) == 1 and isinstance(loss[0], ColourLoss) and activations_of(state.field) == NGP:
+        return loss[0]
+    return None
+
+
+def parameter_terms(state: TrainState) -> list[Term]:
+    """The terms over parameters alone."""
+    return [term for term in state.config.loss if term.reads == "parameters"]
+
+
+def sum_of(terms: list[Term], view: ParameterView) -> Tensor:
+    """[]: the terms added up. A `LossView` for terms that read more than parameters."""
+    values = [term(cast("LossView", view)) for term in terms]
+    return values[0] if len(values) == 1 else torch.stack(values).sum()
