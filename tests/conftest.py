@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from raymine.contracts import Scene
-from raymine.scenes import _bank_pack
+from raymine.scenes.bank import pack as bank_pack
 from support.bank_scenes import noise_scene
 
 # Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
@@ -76,11 +76,11 @@ def photos(tmp_path: Path) -> Scene:
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the sources decoded so far."""
     seen: list[str] = []
-    original = _bank_pack.decode
+    original = bank_pack.decode
 
     def counting(source):  # type: ignore[no-untyped-def]
         seen.append(source.name)
         return original(source)
 
-    monkeypatch.setattr(_bank_pack, "decode", counting)
+    monkeypatch.setattr(bank_pack, "decode", counting)
     return seen

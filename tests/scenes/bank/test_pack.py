@@ -18,8 +18,9 @@ from PIL import Image
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, SceneError
-from raymine.scenes import _bank_io, _bank_pack
+from raymine.scenes.bank import io as bank_io
 from raymine.scenes.bank import open_bank
+from raymine.scenes.bank import pack as bank_pack
 from support.bank_scenes import bank_folder, noise, opened, packs, save, scene_of
 
 
@@ -191,7 +192,7 @@ def test_a_bad_mask_is_named(tmp_path: Path) -> None:
 def test_too_little_disk_is_said_before_anything_is_written(
     tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_bank_pack.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1 << 20))
+    monkeypatch.setattr(bank_pack.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1 << 20))
     with pytest.raises(ResourceError) as caught:
         opened(photos, tmp_path)
     text = str(caught.value)
@@ -216,7 +217,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
             raise OSError(number, os.strerror(number))
         return real(descriptor, data, offset)
 
-    monkeypatch.setattr(_bank_io.os, "pwrite", failing)
+    monkeypatch.setattr(bank_io.os, "pwrite", failing)
     with pytest.raises(ResourceError, match=words):
         opened(photos, tmp_path)
     assert sorted(path.name for path in bank_folder(tmp_path).iterdir()) == ["lock"]
@@ -226,7 +227,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
 
 def test_short_writes_are_completed(tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
-    monkeypatch.setattr(_bank_io.os, "pwrite", lambda fd, data, offset: real(fd, data[:10], offset))
+    monkeypatch.setattr(bank_io.os, "pwrite", lambda fd, data, offset: real(fd, data[:10], offset))
     with opened(photos, tmp_path) as bank:
         np.testing.assert_array_equal(bank.image(5)[..., :3], noise(5, 5, 7))
 
@@ -243,7 +244,7 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
     for i in range(8):
         Image.new("RGB", (500, 500), (i, i, i)).save(tmp_path / f"{i}.png")
         files.append((tmp_path / f"{i}.png", 500, 500))
-    now, most, lock, original = [0], [0], threading.Lock(), _bank_pack.decode
+    now, most, lock, original = [0], [0], threading.Lock(), bank_pack.decode
     goal = [2]
 
     def slow(source):  # type: ignore[no-untyped-def]
@@ -261,7 +262,7 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
             with lock:
                 now[0] -= 1
 
-    monkeypatch.setattr(_bank_pack, "decode", slow)
+    monkeypatch.setattr(bank_pack, "decode", slow)
     opened(scene_of(tmp_path, files), tmp_path, memory_budget=13 << 20, workers=8).close()
     assert most[0] == 2  # each takes just over 3,000,000 bytes
     goal[0] = 8

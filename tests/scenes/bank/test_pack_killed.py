@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from raymine.contracts import Scene
-from raymine.scenes import _bank_pack
+from raymine.scenes.bank import pack as bank_pack
 from support.bank_scenes import bank_folder, noise, opened, packs, save
 
 CHILD = """
@@ -20,14 +20,14 @@ CHILD = """
     from pathlib import Path
     import numpy as np
     from raymine.contracts import Bounds, Camera, Frame, Scene
-    from raymine.scenes import _bank_pack
+    from raymine.scenes.bank import pack as bank_pack
     from raymine.scenes.bank import open_bank
 
     root, log, delay = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     frames = tuple(Frame(root / "photos" / f"{i}.png", i, np.eye(4)[:3]) for i in range(6))
     cameras = tuple(Camera(7, 5, 50.0, 50.0, 3.5, 2.5) for _ in frames)
     scene = Scene(root / "photos", "test", cameras, frames, Bounds(), None, np.eye(4))
-    original = _bank_pack.decode
+    original = bank_pack.decode
 
     def slow(source):
         time.sleep(delay)
@@ -35,7 +35,7 @@ CHILD = """
             file.write(source.name + "\\n")
         return original(source)
 
-    _bank_pack.decode = slow
+    bank_pack.decode = slow
     with open_bank(scene, range(6), cache_dir=root / "cache", workers=1, message=print) as bank:
         print(bank.digest, flush=True)
 """
@@ -91,7 +91,7 @@ def test_continuing_trusts_neither_lost_bytes_nor_changed_files(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_bank_pack, "write_index", stop)
+    monkeypatch.setattr(bank_pack, "write_index", stop)
     with pytest.raises(KeyboardInterrupt):
         opened(photos, tmp_path)
     monkeypatch.undo()
@@ -101,8 +101,8 @@ def test_continuing_trusts_neither_lost_bytes_nor_changed_files(
     pack.write_bytes(data)
     save(photos.frames[4].image, noise(70, 5, 7))
     again: list[str] = []
-    original = _bank_pack.decode
-    monkeypatch.setattr(_bank_pack, "decode", lambda source: (again.append(source.name), original(source))[1])
+    original = bank_pack.decode
+    monkeypatch.setattr(bank_pack, "decode", lambda source: (again.append(source.name), original(source))[1])
     with opened(photos, tmp_path) as bank:
         np.testing.assert_array_equal(bank.image(0)[..., :3], noise(0, 5, 7))
         np.testing.assert_array_equal(bank.image(4)[..., :3], noise(70, 5, 7))
@@ -119,7 +119,7 @@ def test_an_interrupted_renewal_keeps_the_old_generation(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_bank_pack, "write_index", stop)
+    monkeypatch.setattr(bank_pack, "write_index", stop)
     with pytest.raises(KeyboardInterrupt):
         opened(photos, tmp_path)
     monkeypatch.undo()

@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from raymine.errors import ConfigError, ResourceError
-from raymine.scenes import _builtin_views as views
-from raymine.scenes import builtin, load_scene
-from raymine.scenes._builtin_source import generator_digest
-from raymine.scenes._builtin_tracer import Tracer
-from raymine.scenes._builtin_views import FIELD_OF_VIEW, look_at_centre
+from raymine.scenes import load_scene
 from raymine.scenes.bank import open_bank
-from raymine.scenes.builtin import builtin_scene
+from raymine.scenes.builtin import BuiltinConfig, builtin_scene, views
+from raymine.scenes.builtin import scene as builtin
+from raymine.scenes.builtin.source import generator_digest
+from raymine.scenes.builtin.tracer import Tracer
+from raymine.scenes.builtin.views import FIELD_OF_VIEW, look_at_centre
 
 SMALL = {"size": 24, "train_views": 5, "test_views": 2}
 
@@ -191,7 +191,7 @@ def test_an_unfinished_scene_is_never_found(tmp_path: Path, monkeypatch: pytest.
         builtin_scene(tmp_path, progress=stop, **SMALL)
     assert [p for p in (tmp_path / "builtin").iterdir() if p.is_dir()] == []
     # What a kill -9 leaves behind is cleared away by the next one.
-    name = builtin._name_of(builtin.BuiltinConfig(**SMALL))
+    name = builtin._name_of(BuiltinConfig(**SMALL))
     (tmp_path / "builtin" / f"{name}.part-killed").mkdir()
     assert builtin_scene(tmp_path, **SMALL).name == name
     assert [p.name for p in (tmp_path / "builtin").iterdir() if p.is_dir()] == [name]

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from raymine.scenes._builtin_paint import LIGHT, encode, shade
-from raymine.scenes._builtin_shapes import N_PARTS, NOTHING, inlined, nearest, part_distance
-from raymine.scenes._builtin_source import generator_digest
+from raymine.scenes.builtin.paint import LIGHT, encode, shade
+from raymine.scenes.builtin.shapes import N_PARTS, NOTHING, inlined, nearest, part_distance
+from raymine.scenes.builtin.source import generator_digest
 
 CELL = 0.025
 LOW = (-1.2, -1.2, -1.0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ._check_frames import check_duplicates, check_views
-from ._check_pixels import check_pixels
-from .load import assemble, resolve_path
-from .problems import Problem
+from raymine.scenes.load import assemble, resolve_path
+from raymine.scenes.problems import Problem
+
+from .frames import check_duplicates, check_views
+from .pixels import check_pixels
 
 
 def check_scene(

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raymine.scenes._bank_sources import Source, Stamp
 from raymine.scenes._cache import write_json
+from raymine.scenes.bank.sources import Source, Stamp
 
 FORMAT = 1
 INDEX, JOURNAL = "index.json", "journal.jsonl"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from raymine.scenes._builtin_shapes import (
+from raymine.scenes.builtin.shapes import (
     ARCH,
     ARCH_RADIUS,
     ARCH_SPRING,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from raymine.scenes.images import images_in
+from raymine.scenes.parsed import Parsed
+
 from .blender import is_blender, parse_blender
 from .colmap import find_model, find_partial_model, parse_colmap
-from .images import images_in
 from .llff import parse_llff
-from .parsed import Parsed
 from .transforms import parse_transforms
 
 FORMAT_NAMES = {

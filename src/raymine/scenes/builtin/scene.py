@@ -75,7 +75,7 @@ def builtin_scene(
 
 
 def _name_of(config: BuiltinConfig) -> str:
-    from raymine.scenes._builtin_source import generator_digest
+    from raymine.scenes.builtin.source import generator_digest
 
     key = json.dumps([generator_digest(), asdict(config)], sort_keys=True)
     return f"still-life-{config.size}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -112,8 +112,8 @@ def _make(folder: Path, config: BuiltinConfig, progress: Callable[[int, int], No
 
 
 def _write_scene(part: Path, config: BuiltinConfig, progress: Callable[[int, int], None] | None) -> None:
-    from raymine.scenes._builtin_tracer import Tracer
-    from raymine.scenes._builtin_views import FIELD_OF_VIEW, test_poses, train_poses
+    from raymine.scenes.builtin.tracer import Tracer
+    from raymine.scenes.builtin.views import FIELD_OF_VIEW, test_poses, train_poses
 
     focal = 0.5 * config.size / math.tan(0.5 * FIELD_OF_VIEW)
     views: list[tuple[str, np.ndarray]] = []

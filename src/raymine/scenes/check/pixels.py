@@ -13,9 +13,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from .images import ImageHeader, read_header
-from .parsed import Parsed
-from .problems import Problem
+from raymine.scenes.images import ImageHeader, read_header
+from raymine.scenes.parsed import Parsed
+from raymine.scenes.problems import Problem
 
 _RESTORE = "Restore the file from its source, or remove its frame."
 

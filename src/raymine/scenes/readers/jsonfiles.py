@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from raymine.contracts import CameraModel
-
-from .parsed import Intrinsics, Parsed
+from raymine.scenes.parsed import Intrinsics, Parsed
 
 _OPENCV_NAMES = {"OPENCV", "SIMPLE_RADIAL", "RADIAL", "PERSPECTIVE", "PINHOLE", "SIMPLE_PINHOLE"}
 _FISHEYE_NAMES = {"OPENCV_FISHEYE", "SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "FISHEYE"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from raymine.scenes._bank_decode import Decoded
-from raymine.scenes._bank_index import Slot
+from raymine.scenes.bank.decode import Decoded
+from raymine.scenes.bank.index import Slot
 
 PIECE = 4 << 20  # bytes written, copied or checked at a time
 _BINARY = getattr(os, "O_BINARY", 0)

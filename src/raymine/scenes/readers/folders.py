@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .images import images_in
-from .parsed import Parsed
+from raymine.scenes.images import images_in
+from raymine.scenes.parsed import Parsed
 
 _FULL_SIZE = ("images", "input", "rgb")
 _SMALLER = (2, 4, 8, 16)

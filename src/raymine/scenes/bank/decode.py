@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raymine.scenes._bank_sources import Source, Stamp
+from raymine.scenes.bank.sources import Source, Stamp
 
 # What Pillow raises for files that are cut short, damaged or not images.
 UNREADABLE = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from raymine.contracts import Split
+from raymine.scenes.images import ImageFinder
+from raymine.scenes.parsed import Parsed, RawFrame
+from raymine.scenes.problems import listing
 
 from .blender import SPLITS, parse_frames
-from .images import ImageFinder
 from .jsonfiles import read_aabb_scale, read_object
-from .parsed import Parsed, RawFrame
-from .problems import listing
 
 
 def parse_transforms(path: Path) -> Parsed:

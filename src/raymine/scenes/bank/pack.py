@@ -17,11 +17,11 @@ from pathlib import Path
 from PIL import Image
 
 from raymine.errors import ResourceError, SceneError
-from raymine.scenes._bank_decode import UNREADABLE, Header, decode, probe, reason_of
-from raymine.scenes._bank_index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
-from raymine.scenes._bank_io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
-from raymine.scenes._bank_sources import Source
 from raymine.scenes._cache import storage_error
+from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
+from raymine.scenes.bank.index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
+from raymine.scenes.bank.io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
+from raymine.scenes.bank.sources import Source
 
 _SPARE = 32 << 20  # bytes of disk left free beside a pack
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from raymine.contracts import Split
+from raymine.scenes.images import ImageFinder
+from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 
-from .images import ImageFinder
 from .jsonfiles import (
     has_intrinsics,
     read_aabb_scale,
@@ -21,7 +22,6 @@ from .jsonfiles import (
     read_object,
     read_pose,
 )
-from .parsed import Intrinsics, Parsed, RawFrame
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from raymine.cameras import from_colmap
+from raymine.scenes.images import ImageFinder
+from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 
 from .colmap_model import (
     SUPPORTED,
@@ -25,8 +27,6 @@ from .colmap_model import (
     read_points,
 )
 from .folders import choose_folder
-from .images import ImageFinder
-from .parsed import Intrinsics, Parsed, RawFrame
 
 _PLACES = ("sparse/0", "sparse", "colmap/sparse/0", "colmap/sparse", "colmap", ".")
 _AGAIN = "Export the model again with COLMAP."

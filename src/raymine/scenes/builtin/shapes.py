@@ -21,7 +21,7 @@ N_PARTS = 15
 NOTHING = -1
 
 # For functions that only other compiled functions call: without an entry of their own from Python they compile a third
-# faster (all together 3.7 s against 5.1 s). They are not cached on disk: see `_builtin_tracer`, which caches the whole.
+# faster (all together 3.7 s against 5.1 s). They are not cached on disk: see `builtin.tracer`, which caches the whole.
 inlined = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 
 ARCH_Y, ARCH_SPRING, ARCH_RADIUS, ARCH_HALF = 0.42, 0.22, 0.52, 0.095

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from raymine.cameras import from_llff
+from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 
 from .folders import choose_images
-from .parsed import Intrinsics, Parsed, RawFrame
 
 _PLACEHOLDER_RATIO = 1000.0
 

@@ -45,7 +45,7 @@ class PackReader:
         weight: np.ndarray,
     ) -> int:
         """As `gather_pixels`: fills rgba [R, 4] and weight [R]; -1, or the first row whose pixel does not exist."""
-        from raymine.scenes._bank_gather import gather_pixels, read_pixels
+        from raymine.scenes.bank.gather import gather_pixels, read_pixels
 
         if self.mapped:
             return int(gather_pixels(self._data, table, image, y, x, rgba, weight))

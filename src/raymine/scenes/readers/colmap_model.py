@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .parsed import Intrinsics
+from raymine.scenes.parsed import Intrinsics
 
 # Identifier in binary files, and number of parameters.
 _MODELS = {

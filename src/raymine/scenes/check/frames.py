@@ -9,10 +9,9 @@ import torch
 
 from raymine.cameras import camera_directions
 from raymine.contracts import Camera, Scene
-
-from .load import Assembly
-from .parsed import Parsed
-from .problems import Problem, listing
+from raymine.scenes.load import Assembly
+from raymine.scenes.parsed import Parsed
+from raymine.scenes.problems import Problem, listing
 
 _PROBES = 9
 

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError
-from raymine.scenes._bank_index import Content, Index, read_index, write_index
-from raymine.scenes._bank_io import open_for_reading, slot_crc
-from raymine.scenes._bank_pack import Job, make_pack
-from raymine.scenes._bank_reader import PackReader
-from raymine.scenes._bank_sources import Source, selection_key, sources_of
 from raymine.scenes._cache import cache_root, locked, storage_error, writable_folder
+from raymine.scenes.bank.index import Content, Index, read_index, write_index
+from raymine.scenes.bank.io import open_for_reading, slot_crc
+from raymine.scenes.bank.pack import Job, make_pack
+from raymine.scenes.bank.reader import PackReader
+from raymine.scenes.bank.sources import Source, selection_key, sources_of
 
 _log = logging.getLogger(__name__)
 
