@@ -16,8 +16,8 @@ import pytest
 
 from raymine import recipes
 from raymine.bench import MiningRequest, bench_mining, mining, read_document, table_of
-from raymine.bench.page import render_page
 from raymine.bench.records import Document
+from raymine.bench.report.page import render_page
 from raymine.cli import bench as cli_bench
 from raymine.cli import main
 from raymine.config import to_json

@@ -166,7 +166,7 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
             document = bench.run(folder, document, watcher)
         if not request.page:
             return Outcome(folder, document, None)
-        from .page import write_page
+        from .report.page import write_page
 
         return Outcome(folder, document, write_page(folder, document))
 

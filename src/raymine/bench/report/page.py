@@ -7,11 +7,11 @@ import html
 from pathlib import Path
 from typing import NamedTuple
 
+from raymine.bench.records import Document, Run
+from raymine.bench.snapshots import FOLDER
 from raymine.files import atomic_file
 
 from . import plots
-from .records import Document, Run
-from .snapshots import FOLDER
 from .svg import to_svg
 from .table import table_of
 

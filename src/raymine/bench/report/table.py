@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .records import Document, Speedup, Stat, Summary
+from raymine.bench.records import Document, Speedup, Stat, Summary
 
 DASH = "–"
 

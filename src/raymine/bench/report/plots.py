@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raymine.bench.derive import BINS, binned_loss, curve_of, loss_ratio, mean_curve
+from raymine.bench.records import Document, Look, Run
 from raymine.mining.diagnose import Histogram
 
-from .derive import BINS, binned_loss, curve_of, loss_ratio, mean_curve
-from .records import Document, Look, Run
 from .svg import INK, colour_of, dash_of, new_figure
 
 if TYPE_CHECKING:
