@@ -12,19 +12,19 @@ import json
 import math
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raymine.errors import ResourceError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 # What `json.dumps` can write. Recursive aliases are not worth their error messages here.
 JSON = Any
 
 _TEMP_SUFFIX = ".raymine-tmp"
-# Windows locks are mandatory for the bytes they cover: a byte far behind the text keeps the text readable.
-_WINDOWS_OFFSET = 1 << 30
 
 
 def resource_error(error: OSError, what: str, path: Path) -> ResourceError:
@@ -139,29 +139,13 @@ def write_json(path: Path, value: JSON, what: str) -> None:
         file.write(data)
 
 
-if sys.platform == "win32":
+def file_lock(path: Path) -> BaseFileLock:
+    """A lock on the file `path`, not taken yet, for one process (and one lock object in it) at a time.
 
-    def try_lock(descriptor: int) -> bool:
-        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
-        import msvcrt
+    The operating system drops it when its process ends, however it ends. The file stays when the lock is released:
+    removing it would let two processes lock two files of one name. Its content means nothing. Taking the lock raises
+    `OSError` where the file cannot be written or the file system has no locks.
+    """
+    from filelock import FileLock
 
-        os.lseek(descriptor, _WINDOWS_OFFSET, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-        return True
-
-else:
-
-    def try_lock(descriptor: int) -> bool:
-        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    return FileLock(path, thread_local=False, preserve_lock_file=True)

@@ -6,14 +6,13 @@ import errno
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from raymine.errors import ResourceError
-from raymine.files import try_lock
+from raymine.files import file_lock
 
 _REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
 
@@ -66,17 +65,20 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Holds an exclusive lock on the file `path`. The system drops it when the process dies, however it dies.
+    """Holds an exclusive lock on the file `path`, as `files.file_lock` describes it.
 
-    `on_wait` is called once if another process holds the lock for longer than a moment. The lock file stays: removing
-    it would let two processes lock two files of one name.
+    `on_wait` is called once if another process holds the lock for longer than a moment.
     """
-    with open(path, "a+b") as file:
-        patience: float | None = time.monotonic() + 0.25
-        while not try_lock(file.fileno()):
-            if patience is not None and time.monotonic() > patience:
-                patience = None
-                if on_wait is not None:
-                    on_wait()
-            time.sleep(0.05)
+    from filelock import Timeout
+
+    lock = file_lock(path)
+    try:
+        lock.acquire(timeout=0.25)
+    except Timeout:
+        if on_wait is not None:
+            on_wait()
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
