@@ -1,9 +1,8 @@
-"""The cache folder, its lock and its atomic JSON."""
+"""The cache folder, its lock, and errors of its disk."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ResourceError
-from raymine.scenes._cache import cache_root, locked, storage_error, write_json
+from raymine.scenes._cache import cache_root, locked, storage_error
 
 
 def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,21 +38,14 @@ def test_a_root_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "no permission"), (errno.EIO, os.strerror(errno.EIO))],
+    [(errno.ENOSPC, "no space left on the disk"), (errno.EROFS, "no permission"), (errno.EIO, os.strerror(errno.EIO))],
 )
 def test_storage_errors_are_put_into_words(number: int, words: str) -> None:
     error = storage_error(OSError(number, os.strerror(number)), Path("/there"), "the thing")
-    assert f"Could not write the thing in {Path('/there')}" in error.message
+    assert error.message.startswith("Cannot write the thing: ")
+    assert str(Path("/there")) in error.message
     assert words in error.message
-
-
-def test_json_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"x": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert json.loads(path.read_text()) == {"x": 1}
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert "Set RAYMINE_CACHE" in error.hint
 
 
 def test_the_lock_excludes_and_tells_who_waits(tmp_path: Path) -> None:

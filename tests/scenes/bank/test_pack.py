@@ -204,7 +204,7 @@ def test_too_little_disk_is_said_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "the disk is full"), (errno.EACCES, "no permission to write")]
+    ("number", "words"), [(errno.ENOSPC, "no space left on the disk"), (errno.EACCES, "no permission to write")]
 )
 def test_a_disk_that_fills_up_leaves_nothing_behind(
     tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch, number: int, words: str

@@ -75,7 +75,7 @@ def test_kill_at_any_moment_and_continue(tmp_path: Path, photos: Scene, decodes:
     # A line cut short in the middle, as a power cut may leave it.
     with open(journal, "ab") as file:
         file.write(b'{"slot": 5, "dig')
-    (bank_folder(tmp_path) / "index.json.123.tmp").write_text("{")
+    (bank_folder(tmp_path) / ".index.json.123-ab.raymine-tmp").write_text("{")
     calls: list[int] = []
     with opened(photos, tmp_path, progress=lambda done, total: calls.append(done)) as bank:
         for i in range(6):

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raymine.scenes._cache import write_json
+from raymine.files import atomic_file, write_json
+from raymine.scenes._cache import REMEDY
 from raymine.scenes.bank.sources import Source, Stamp
 
 FORMAT = 1
@@ -99,7 +100,8 @@ def _checksum(body: dict[str, Any]) -> str:
 def write_index(folder: Path, index: Index) -> None:
     """Makes `index` the one that counts in `folder`, in one step."""
     body = {"format": FORMAT, **asdict(index)}
-    write_json(folder / INDEX, {"checksum": _checksum(json.loads(json.dumps(body))), **body})
+    stated = {"checksum": _checksum(json.loads(json.dumps(body))), **body}
+    write_json(folder / INDEX, stated, "write the index of the image bank", hint=REMEDY)
 
 
 def read_index(folder: Path) -> Index | None:
@@ -151,11 +153,13 @@ class Journal:
         self._read(plan, len(slots))
         if not self.pack or not (folder / self.pack).exists():
             self.pack, self.done = f"pack-{os.urandom(8).hex()}.u8", {}
-            write_json(self.path, {"plan": plan, "pack": self.pack})
-        with open(self.path, "rb+") as file:
+            # One line, as those that follow it.
+            with atomic_file(self.path, "write the journal of the image bank", hint=REMEDY) as file:
+                file.write(json.dumps({"plan": plan, "pack": self.pack}).encode())
+        with open(self.path, "rb+") as begun:
             # A line cut short by a kill must not swallow the next one.
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n")
+            begun.seek(0, os.SEEK_END)
+            begun.write(b"\n")
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
     def _read(self, plan: str, count: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from raymine.errors import ResourceError, SceneError
+from raymine.files import remove_stale_temps
 from raymine.scenes._cache import storage_error
 from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
 from raymine.scenes.bank.index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
@@ -64,10 +65,7 @@ def make_pack(job: Job) -> Index:
         raise _unreadable(job, bad)
     contents = tuple(journal.done[i] for i in range(len(slots)))
     index = Index(journal.pack, tuple(source.name for source in job.sources), slots, contents)
-    try:
-        write_index(job.folder, index)
-    except OSError as error:
-        raise storage_error(error, job.folder, "the index of the image bank") from error
+    write_index(job.folder, index)
     journal.path.unlink(missing_ok=True)
     _remove_strays(job)
     return index
@@ -206,8 +204,7 @@ def _bring(job: Job, i: int, slot: Slot, descriptor: int, old: int | None) -> Co
 
 def _remove_strays(job: Job) -> None:
     """Deletes what a kill left behind and nothing names any more; the caller holds the lock."""
-    for unfinished in job.folder.glob("*.tmp"):
-        unfinished.unlink(missing_ok=True)
+    remove_stale_temps(job.folder)
     texts = [path.read_text("utf-8", "replace") for path in (job.folder / INDEX, job.folder / JOURNAL) if path.exists()]
     for pack in job.folder.glob("pack-*.u8"):
         if not any(pack.name in text for text in texts):

@@ -21,7 +21,8 @@ import numpy as np
 from PIL import Image
 
 from raymine.errors import ConfigError
-from raymine.scenes._cache import cache_root, locked, storage_error, writable_folder, write_json
+from raymine.files import write_json
+from raymine.scenes._cache import REMEDY, cache_root, locked, storage_error, writable_folder
 
 _MANIFEST = "manifest.json"
 
@@ -99,9 +100,8 @@ def _make(folder: Path, config: BuiltinConfig, progress: Callable[[int, int], No
     try:
         _write_scene(part, config, progress)
         files = sorted(path for path in part.rglob("*") if path.is_file())
-        write_json(
-            part / _MANIFEST, {"sizes": {path.relative_to(part).as_posix(): path.stat().st_size for path in files}}
-        )
+        sizes = {path.relative_to(part).as_posix(): path.stat().st_size for path in files}
+        write_json(part / _MANIFEST, {"sizes": sizes}, "write the built-in scene", hint=REMEDY)
         part.chmod(0o755)
         if folder.exists():
             # Present and not whole: someone has damaged it.
@@ -121,7 +121,8 @@ def _write_scene(part: Path, config: BuiltinConfig, progress: Callable[[int, int
         (part / split).mkdir()
         named = [(f"{split}/view_{i:03d}", pose) for i, pose in enumerate(poses)]
         frames = [{"file_path": f"./{name}", "transform_matrix": pose.tolist()} for name, pose in named]
-        write_json(part / f"transforms_{split}.json", {"camera_angle_x": FIELD_OF_VIEW, "frames": frames})
+        document = {"camera_angle_x": FIELD_OF_VIEW, "frames": frames}
+        write_json(part / f"transforms_{split}.json", document, "write the built-in scene", hint=REMEDY)
         views += named
     tracer = Tracer()
 
