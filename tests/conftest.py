@@ -1,11 +1,8 @@
-"""Shared fixtures: poisoned memory, the GPU marker, and a cache folder of the tests' own."""
+"""Shared fixtures: poisoned memory, GPU tests skipped where there is no GPU, and a cache folder of the tests' own."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numba
@@ -13,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from bank_scenes import noise_scene
 from raymine.contracts import Scene
-from raymine.scenes import _bank_pack
+from raymine.scenes.bank import pack as bank_pack
+from support.bank_scenes import noise_scene
 
 # Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
 torch.set_num_threads(1)
@@ -24,11 +21,6 @@ numba.set_num_threads(1)
 # Where there is no GPU, Triton kernels run in their interpreter; it reads this when Triton is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-
-TRITON_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where tests run Triton kernels."""
-
-requires_gpu = pytest.mark.gpu
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,19 +31,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
-
-
-@contextlib.contextmanager
-def forbidden_to_wait() -> Iterator[None]:
-    """An operation that waits for the device raises."""
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls the mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.fixture
@@ -97,11 +76,11 @@ def photos(tmp_path: Path) -> Scene:
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the sources decoded so far."""
     seen: list[str] = []
-    original = _bank_pack.decode
+    original = bank_pack.decode
 
     def counting(source):  # type: ignore[no-untyped-def]
         seen.append(source.name)
         return original(source)
 
-    monkeypatch.setattr(_bank_pack, "decode", counting)
+    monkeypatch.setattr(bank_pack, "decode", counting)
     return seen

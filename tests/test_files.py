@@ -22,6 +22,24 @@ def test_write_replaces_the_whole_file_and_leaves_no_temporary(tmp_path: Path) -
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_value_that_is_not_json_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 1}, "write a")
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()}, "write a")
+    assert json.loads(path.read_text()) == {"x": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_names_of_any_bytes_round_trip(tmp_path: Path) -> None:
+    names = ["é.png", os.fsdecode(b"\xff.png")]
+    for name in names:
+        write_json(tmp_path / "a.json", {"x": name}, "write a")
+        assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": name}
+    write_json(tmp_path / "a.json", names[:1], "write a")
+    assert "é.png" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
 def test_an_exception_inside_keeps_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"old")
@@ -55,6 +73,9 @@ def test_a_failing_disk_is_a_resource_error(
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(ResourceError, match=words), atomic_file(path, "write a") as file:
         file.write(b"new")
+    with pytest.raises(ResourceError) as caught:
+        write_json(path, {}, "write a", hint="Do this.")
+    assert caught.value.hint == "Do this."
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.bin"]

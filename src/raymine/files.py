@@ -12,34 +12,33 @@ import json
 import math
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raymine.errors import ResourceError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 # What `json.dumps` can write. Recursive aliases are not worth their error messages here.
 JSON = Any
 
 _TEMP_SUFFIX = ".raymine-tmp"
-# Windows locks are mandatory for the bytes they cover: a byte far behind the text keeps the text readable.
-_WINDOWS_OFFSET = 1 << 30
 
 
-def resource_error(error: OSError, what: str, path: Path) -> ResourceError:
-    """The error for a user whose disk, quota or permissions stopped `what` (a phrase like "write the checkpoint")."""
+def resource_error(error: OSError, what: str, path: Path, hint: str | None = None) -> ResourceError:
+    """The error for a user whose disk, quota or permissions stopped `what` (a phrase like "write the checkpoint").
+
+    `hint` is the remedy; None is that for a folder which the user chose with --out.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(
-            f"Cannot {what}: no space left on the disk of {path}.",
-            hint="Free some space or choose another disk with --out; nothing that was there before is lost.",
-        )
+        remedy = "Free some space or choose another disk with --out; nothing that was there before is lost."
+        return ResourceError(f"Cannot {what}: no space left on the disk of {path}.", hint=hint or remedy)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ResourceError(
-            f"Cannot {what}: no permission to write {path} ({error.strerror}).",
-            hint="Choose a folder you may write to with --out, or change its permissions.",
-        )
-    return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.")
+        remedy = "Choose a folder you may write to with --out, or change its permissions."
+        return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
+    return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
 
 
 class AtomicFile:
@@ -59,12 +58,12 @@ class AtomicFile:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, what: str, *, durable: bool = False) -> Iterator[Path]:
+def replacing(path: Path, what: str, *, durable: bool = False, hint: str | None = None) -> Iterator[Path]:
     """A temporary path beside `path`, for a writer of its own; when the block succeeds it becomes `path`.
 
-    `what` names the deed in errors ("write the checkpoint"). On any failure the temporary file is removed and `path`
-    keeps its old content; an `OSError` becomes a `ResourceError`. durable: the rename survives a power cut, which costs
-    a wait for the disk.
+    `what` names the deed in errors ("write the checkpoint"), `hint` the remedy, as in `resource_error`. On any failure
+    the temporary file is removed and `path` keeps its old content; an `OSError` becomes a `ResourceError`. durable: the
+    rename survives a power cut, which costs a wait for the disk.
     """
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
     try:
@@ -73,7 +72,7 @@ def replacing(path: Path, what: str, *, durable: bool = False) -> Iterator[Path]
         if durable:
             sync_folder(path.parent)
     except OSError as error:
-        raise resource_error(error, what, path) from error
+        raise resource_error(error, what, path, hint) from error
     finally:
         # After success the temporary name no longer exists.
         with contextlib.suppress(OSError):
@@ -81,9 +80,9 @@ def replacing(path: Path, what: str, *, durable: bool = False) -> Iterator[Path]
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, what: str) -> Iterator[AtomicFile]:
+def atomic_file(path: Path, what: str, *, hint: str | None = None) -> Iterator[AtomicFile]:
     """Write `path` as a whole or not at all, as `replacing`, and have the bytes on the disk before the rename."""
-    with replacing(path, what, durable=True) as temp:
+    with replacing(path, what, durable=True, hint=hint) as temp:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
         try:
             yield AtomicFile(descriptor)
@@ -129,39 +128,28 @@ def finite_or_none(value: JSON) -> JSON:
 
 def json_bytes(value: JSON) -> bytes:
     """Readable, stable JSON: keys in the order given, two spaces, newline at the end. Floats round-trip exactly."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # A file name that is not UTF-8 has half characters in it, which only an escape can carry.
+        return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-def write_json(path: Path, value: JSON, what: str) -> None:
-    """Write `value` to `path` atomically; `what` names the deed in errors."""
+def write_json(path: Path, value: JSON, what: str, *, hint: str | None = None) -> None:
+    """Write `value` to `path` atomically; `what` and `hint` are the deed and the remedy in errors."""
     data = json_bytes(value)
-    with atomic_file(path, what) as file:
+    with atomic_file(path, what, hint=hint) as file:
         file.write(data)
 
 
-if sys.platform == "win32":
+def file_lock(path: Path) -> BaseFileLock:
+    """A lock on the file `path`, not taken yet, for one process (and one lock object in it) at a time.
 
-    def try_lock(descriptor: int) -> bool:
-        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
-        import msvcrt
+    The operating system drops it when its process ends, however it ends. The file stays when the lock is released:
+    removing it would let two processes lock two files of one name. Its content means nothing. Taking the lock raises
+    `OSError` where the file cannot be written or the file system has no locks.
+    """
+    from filelock import FileLock
 
-        os.lseek(descriptor, _WINDOWS_OFFSET, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-        return True
-
-else:
-
-    def try_lock(descriptor: int) -> bool:
-        """Lock the open file `descriptor` for this process alone, if it is free. The lock ends with the process."""
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    return FileLock(path, thread_local=False, preserve_lock_file=True)

@@ -13,7 +13,7 @@ from .records import Document as Document
 from .records import Look as Look
 from .records import Run as Run
 from .records import read_document as read_document
+from .report.table import table_of as table_of
 from .step import StepRequest as StepRequest
 from .step import StepRow as StepRow
 from .step import bench_step as bench_step
-from .table import table_of as table_of

@@ -28,7 +28,7 @@ from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON, remove_stale_temps, resource_error
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
-from raymine.rundir.lock import FileLock
+from raymine.rundir.lock import RunLock, is_lock_file
 from raymine.rundir.manifest import now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
@@ -166,7 +166,7 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
             document = bench.run(folder, document, watcher)
         if not request.page:
             return Outcome(folder, document, None)
-        from .page import write_page
+        from .report.page import write_page
 
         return Outcome(folder, document, write_page(folder, document))
 
@@ -199,7 +199,7 @@ class _Bench:
     def stored(self, stack: contextlib.ExitStack) -> Document | None:
         """The benchmark to continue, locked; None for a new one. Refuses what must not be written."""
         out = self.request.out
-        if out is None or not out.exists() or (out.is_dir() and all(p.name == _LOCK for p in out.iterdir())):
+        if out is None or not out.exists() or (out.is_dir() and all(is_lock_file(p, _LOCK) for p in out.iterdir())):
             return None
         if not out.is_dir():
             raise RunError(f"--out {out} is a file; a benchmark needs a folder.", hint="Give another --out.")
@@ -209,7 +209,7 @@ class _Bench:
             raise RunError(
                 f"--out {out} already holds a benchmark.", hint="Continue it with --resume, or give another."
             )
-        stack.callback(FileLock.acquire(out / _LOCK).release)
+        stack.callback(RunLock.acquire(out / _LOCK).release)
         remove_stale_temps(out)
         document = read_document(out)
         self._require_same(document)
@@ -251,7 +251,7 @@ class _Bench:
         if stored is not None and self.request.out is not None:
             return self.request.out, replace(stored, seeds=self.request.seeds)
         folder = _make_folder(self.request, slug(Path(self.setting.scene).name))
-        stack.callback(FileLock.acquire(folder / _LOCK).release)
+        stack.callback(RunLock.acquire(folder / _LOCK).release)
         state = create_state(next(iter(self.configs.values())), self.data, seed=0, device=self.device)
         height, width = (int(v) for v in self.data.images.sizes[0])
         shapes = Shapes(

@@ -16,7 +16,7 @@ from . import output
 
 if TYPE_CHECKING:
     from raymine.bench import OpRow, Outcome, StepRow
-    from raymine.bench.table import Table
+    from raymine.bench.report.table import Table
 
 _TRAINING = ("policies", "seconds", "views", "recipe", "device", "downscale", "out", "json")
 

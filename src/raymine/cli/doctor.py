@@ -16,7 +16,7 @@ from raymine._version import __version__
 
 from . import output
 
-_PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich", "psutil")
+_PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich", "psutil", "filelock")
 # Extra, the module that it brings, what it is for.
 _EXTRAS = (("video", "av", "MP4 video from `raymine render`"),)
 

@@ -5,7 +5,7 @@ from .folder import check_target as check_target
 from .index import RunSummary as RunSummary
 from .index import list_runs as list_runs
 from .index import summarise as summarise
-from .lock import FileLock as FileLock
+from .lock import RunLock as RunLock
 from .manifest import Attempt as Attempt
 from .manifest import Environment as Environment
 from .manifest import Manifest as Manifest

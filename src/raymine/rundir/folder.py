@@ -11,7 +11,7 @@ from raymine.config import RunConfig, from_json, to_json
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
 
-from .lock import FileLock, require_free
+from .lock import RunLock, is_lock_file, require_free
 from .manifest import Manifest
 
 CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
@@ -20,7 +20,7 @@ CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
 class RunDir:
     """A run folder. With a lock it may be written (`create`, `open_locked`); without one it is read only (`open`)."""
 
-    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
+    def __init__(self, path: Path, lock: RunLock | None = None) -> None:
         self.path = path
         self._lock = lock
 
@@ -43,7 +43,7 @@ class RunDir:
         `mkdir` decides who gets a name, so two processes never share one. `manifest.name` is set to the folder's name.
         """
         chosen = _make_folder(path) if path is not None else _make_next(root, stem)
-        run = RunDir(chosen, FileLock.acquire(chosen / LOCK))
+        run = RunDir(chosen, RunLock.acquire(chosen / LOCK))
         if is_run(chosen):
             # Another process was quicker between our check and our lock.
             run.close()
@@ -65,7 +65,7 @@ class RunDir:
     def open_locked(path: Path) -> RunDir:
         """A run folder for writing; `RunError` when a live process owns it. Leftovers of killed writers are removed."""
         RunDir.open(path)
-        run = RunDir(path, FileLock.acquire(path / LOCK))
+        run = RunDir(path, RunLock.acquire(path / LOCK))
         remove_stale_temps(path)
         return run
 
@@ -147,7 +147,8 @@ def _already_a_run(path: Path) -> RunError:
 
 def _foreign_content(path: Path) -> bool:
     """Anything but the remains of a run that was killed before it had a manifest."""
-    return path.is_dir() and any(p.name not in (LOCK, CONFIG) and not is_temp(p) for p in path.iterdir())
+    inside = path.iterdir() if path.is_dir() else ()
+    return any(p.name != CONFIG and not is_lock_file(p, LOCK) and not is_temp(p) for p in inside)
 
 
 def _make_folder(path: Path) -> Path:

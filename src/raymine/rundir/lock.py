@@ -1,16 +1,23 @@
-"""One owner per run folder: an advisory lock that the operating system drops when its process ends, however it ends."""
+"""One owner per run folder: a lock that the operating system drops when its process ends, however it ends.
+
+The lock is a file; beside it, `<name>-owner` says who holds it, since a lock may keep others from reading its own file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raymine.errors import RunError
-from raymine.files import resource_error, try_lock
+from raymine.files import file_lock, resource_error, write_json
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 # Someone who only looks whether a lock is held holds it for an instant; that must not look like an owner.
 _PATIENCE = 0.2
@@ -24,64 +31,68 @@ class Owner:
     since: str
 
 
-class FileLock:
+class RunLock:
     """A held lock on `path`. Made by `acquire`; `release` it, or end the process."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, lock: BaseFileLock) -> None:
         self.path = path
-        self._descriptor: int | None = descriptor
+        self._lock = lock
 
     @staticmethod
-    def acquire(path: Path) -> FileLock:
-        """Take the lock and write our process id into it; `RunError` naming the owner when a live process has it."""
+    def acquire(path: Path) -> RunLock:
+        """Take the lock and write down our process id; `RunError` naming the owner when a live process has it."""
+        from filelock import Timeout
+
+        lock = file_lock(path)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+            lock.acquire(timeout=_PATIENCE, poll_interval=0.02)
+        except Timeout:
+            raise _in_use(path) from None
         except OSError as error:
             raise resource_error(error, "lock the run", path) from error
         try:
-            if not _lock_within(descriptor, _PATIENCE):
-                raise _in_use(path)
-            text = json.dumps({"pid": os.getpid(), "since": datetime.now(timezone.utc).isoformat(timespec="seconds")})
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, text.encode())
-        except OSError as error:
-            os.close(descriptor)
-            raise resource_error(error, "lock the run", path) from error
-        except RunError:
-            os.close(descriptor)
+            owner = Owner(os.getpid(), datetime.now(timezone.utc).isoformat(timespec="seconds"))
+            write_json(_owner_file(path), asdict(owner), "lock the run")
+        except BaseException:
+            lock.release()
             raise
-        return FileLock(path, descriptor)
+        return RunLock(path, lock)
 
     def release(self) -> None:
-        """Give the lock back; the file stays, because removing it would race with the next owner."""
-        if self._descriptor is not None:
-            # An empty file says that the last owner left in good order.
-            os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Give the lock back; releasing it twice does nothing."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                _owner_file(self.path).unlink()
+            self._lock.release()
 
 
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock at this moment."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    except OSError:
+    from filelock import Timeout
+
+    if not path.exists():
         return False
     try:
-        return not try_lock(descriptor)
+        with file_lock(path).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
     except OSError:
         return False
-    finally:
-        os.close(descriptor)
 
 
 def owner_of(path: Path) -> Owner | None:
-    """What the lock file says about its owner; None where it is empty or unreadable."""
+    """Who holds the lock, or was killed while holding it; None where nobody has said so."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(_owner_file(path).read_bytes())
         return Owner(int(data["pid"]), str(data["since"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def is_lock_file(path: Path, lock: str) -> bool:
+    """Whether `path` is a file that the lock named `lock` leaves in its folder."""
+    return path.name in (lock, _owner_file(Path(lock)).name)
 
 
 def require_free(path: Path) -> None:
@@ -90,13 +101,8 @@ def require_free(path: Path) -> None:
         raise _in_use(path)
 
 
-def _lock_within(descriptor: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not try_lock(descriptor):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def _owner_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}-owner")
 
 
 def _in_use(path: Path) -> RunError:

@@ -1,21 +1,17 @@
-"""Where raymine keeps what it can make again, and how two processes share it: a root folder, a lock, atomic JSON."""
+"""Where raymine keeps what it can make again, and how two processes share it: a root folder and a lock."""
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from raymine.errors import ResourceError
-from raymine.files import try_lock
+from raymine.files import file_lock, resource_error
 
-_REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
+REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
 
 
 def cache_root() -> Path:
@@ -34,49 +30,32 @@ def writable_folder(folder: Path) -> Path:
             pass
     except OSError as error:
         raise ResourceError(
-            f"The cache folder {folder} cannot be written: {error.strerror or error}.", hint=_REMEDY
+            f"The cache folder {folder} cannot be written: {error.strerror or error}.", hint=REMEDY
         ) from error
     return folder
 
 
 def storage_error(error: OSError, folder: Path, what: str) -> ResourceError:
     """The user's view of an OSError met while writing `what` below `folder`."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        cause = "the disk is full"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        cause = "there is no permission to write there"
-    else:
-        cause = error.strerror or str(error)
-    return ResourceError(f"Could not write {what} in {folder}: {cause}.", hint=_REMEDY)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replaces `path` by `value` as JSON; a reader sees the old file or the new one, also after a power cut."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    return resource_error(error, f"write {what}", folder, hint=REMEDY)
 
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Holds an exclusive lock on the file `path`. The system drops it when the process dies, however it dies.
+    """Holds an exclusive lock on the file `path`, as `files.file_lock` describes it.
 
-    `on_wait` is called once if another process holds the lock for longer than a moment. The lock file stays: removing
-    it would let two processes lock two files of one name.
+    `on_wait` is called once if another process holds the lock for longer than a moment.
     """
-    with open(path, "a+b") as file:
-        patience: float | None = time.monotonic() + 0.25
-        while not try_lock(file.fileno()):
-            if patience is not None and time.monotonic() > patience:
-                patience = None
-                if on_wait is not None:
-                    on_wait()
-            time.sleep(0.05)
+    from filelock import Timeout
+
+    lock = file_lock(path)
+    try:
+        lock.acquire(timeout=0.25)
+    except Timeout:
+        if on_wait is not None:
+            on_wait()
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()

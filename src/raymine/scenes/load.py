@@ -12,13 +12,13 @@ from raymine.cameras import apply_similarity, pose_fault
 from raymine.contracts import Camera, Frame, Scene
 from raymine.errors import ConfigError
 
-from .detect import parse_scene
 from .fit import Fitted, fit_cameras
 from .images import uses_alpha
 from .inspection import inspect_camera, inspect_times
 from .normalise import normalise
 from .parsed import Parsed, RawFrame
 from .problems import Problem, refuse
+from .readers.detect import parse_scene
 from .split import assign_splits, holdout_interval
 
 BUILTIN = "builtin"

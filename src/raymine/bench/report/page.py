@@ -1,0 +1,258 @@
+"""`mining.html`: one page that holds everything it shows, for a screen of any size, light or dark."""
+
+from __future__ import annotations
+
+import base64
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+from raymine.bench.records import Document, Run
+from raymine.bench.snapshots import FOLDER
+from raymine.files import atomic_file
+
+from . import plots
+from .svg import to_svg
+from .table import table_of
+
+PAGE = "mining.html"
+
+_CSS = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #5b6570; --grid: #d8dde3; --card: #f5f7f9; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #101316; --ink: #dde3e9; --soft: #98a3ae; --grid: #353c44; --card: #181c21; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 16px; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+p, li, figcaption { max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .92rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--grid); text-align: right; white-space: nowrap; }
+th { font-size: .85rem; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
+th:first-child { position: sticky; left: 0; background: var(--paper); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px;
+  align-items: start; }
+figure { margin: 0; padding: 12px; background: var(--card); border-radius: 8px; min-width: 0; }
+figure h3 { margin: 0 0 .3rem; font-size: 1rem; } figure.wide { grid-column: 1 / -1; }
+svg { display: block; width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif !important; }
+.strip { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px; margin-bottom: .5rem; }
+.strip p { font-size: .88rem; margin: 0 0 .4rem; } .strip img { display: block; width: 100%; border-radius: 4px; }
+code { overflow-wrap: anywhere; font-size: .9em; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dt { color: var(--soft); } dd { margin: 0; }
+"""
+
+
+_SENTENCES = {
+    "psnr": (
+        "Quality over time",
+        "Higher and further left is better: a policy wins by as much as its curve is left of another's at equal "
+        "height. Only training counts as time.",
+    ),
+    "skewness": (
+        "How uneven the gradients are",
+        "Skewness of the gradient norm G over the marched samples of one batch at each moment. The more it rises in "
+        "training, the fewer samples matter, and the more there is to leave out.",
+    ),
+    "loss": (
+        "Loss per iteration",
+        "Above, the loss of all marched rays. Below, the same over that of none at equal iteration: under 1, an "
+        "iteration teaches more. Quick steps reach further right in the same time, so their learning rate falls later.",
+    ),
+    "share": (
+        "How many samples are trained on",
+        "Above, the share of marched samples that each step trains on. Below, tau: the larger, the more the gradients "
+        "sit on few samples; mining trains on about B / tau of them.",
+    ),
+    "picked": (
+        "Which samples are picked",
+        "Above, what the trained samples of one batch are; below, how many of each kind are picked. Mining should take "
+        "the surface and leave empty space and what lies behind.",
+    ),
+}
+
+
+class Figure(NamedTuple):
+    """One figure: `name` is its id on the page, `says` the sentence below it, `body` its SVG or pictures."""
+
+    name: str
+    title: str
+    says: str
+    body: str
+    wide: bool = False
+
+
+def write_page(folder: Path, document: Document) -> Path:
+    """Write `mining.html` beside the results; pictures are taken from the folder and become part of the page."""
+    text = render_page(folder, document)
+    path = folder / PAGE
+    with atomic_file(path, "write the page of the benchmark") as file:
+        file.write(text.encode())
+    return path
+
+
+def render_page(folder: Path, document: Document) -> str:
+    """The page as text."""
+    scene = Path(document.setting.scene).name
+    title = f"Mining benchmark: {scene}"
+    runs = f"{len(document.runs)} of {len(document.setting.policies) * document.seeds} runs"
+    partial = "" if document.complete else f"<p><strong>Incomplete:</strong> {runs} are done.</p>"
+    figures = "\n".join(_figure(each) for each in all_figures(folder, document))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{_text(title)}</h1>\n{_lead(document)}\n{partial}\n{_table(document)}\n<h2>Figures</h2>\n"
+        f'<div class="figures">\n{figures}\n</div>\n{_conditions(document)}\n</main>\n</body>\n</html>\n'
+    )
+
+
+def all_figures(folder: Path, document: Document) -> list[Figure]:
+    """Every figure that the document has data for, in reading order."""
+    made = [_drawn(document, name, title, says) for name, (title, says) in _SENTENCES.items()]
+    made.append(_drawn(document, "distributions", "Pixel losses and sample weights", _about_distributions(document)))
+    seen = [run for run in document.runs if run.ray is not None]
+    if seen:
+        run = next((run for run in reversed(seen) if run.policy.startswith("hard")), seen[-1])
+        says = (
+            f"A hard ray under the policy {run.policy} at the end of training: G is large where the ray meets "
+            "something, and the ringed samples are those that a step trains on."
+        )
+        svg = to_svg(lambda: plots.ray(run), "ray", "One ray, sample by sample")
+        made.append(Figure("ray", "One ray, sample by sample", says, svg))
+    says = (
+        "Bars: the most that one step holds at once beyond parameters and images. Dotted: what none needs for the same "
+        "rays and samples."
+    )
+    made.append(_drawn(document, "memory", "Memory of a step", says))
+    return made + _picture_figures(folder, document)
+
+
+def _about_distributions(document: Document) -> str:
+    """What to see, and how much of it lies left of the axis."""
+    parts = []
+    for policy, runs in plots.groups(document):
+        found = [run.looks[-1].diagnosis for run in runs if run.looks]
+        below, every = sum(d.weights.below for d in found), sum(d.samples for d in found)
+        # The space may not break: a percent sign alone on a line reads badly.
+        parts.append(f"{policy} {100 * below / max(1, every):.0f}\u00a0%")
+    edge = document.runs[0].looks[-1].diagnosis.weights.edges[0] if document.runs else 0.0
+    return (
+        "One batch at the end, on logarithmic axes: some pixels and some samples are orders of magnitude above the "
+        f"rest, and so are their gradients. Not drawn are samples that weigh less than {edge:.0e}: {', '.join(parts)}."
+    )
+
+
+def _drawn(document: Document, name: str, title: str, says: str) -> Figure:
+    return Figure(name, title, says, to_svg(lambda: getattr(plots, name)(document), name, title))
+
+
+def _picture_figures(folder: Path, document: Document) -> list[Figure]:
+    shown = [run for run in document.runs if run.pictures and (folder / FOLDER / run.pictures["truth"]).is_file()]
+    if not shown:
+        return []
+    hard = "".join(f"<div>{_picture(folder, run, 'hard', run.policy)}</div>" for run in shown)
+    truth = f"<div>{_picture(folder, shown[0], 'truth', 'truth')}</div>"
+    pairs = ""
+    for run in shown:
+        error = _picture(folder, run, "error", f"{run.policy}: error")
+        pairs += f"<div>{_picture(folder, run, 'predicted', run.policy)}{error}</div>"
+    return [
+        Figure(
+            "hard",
+            "Hard rays over a held-out view",
+            "Light yellow marks the rays with the largest gradients, over a dim grey picture: edges and fine texture "
+            "stay hard after everything else is learnt.",
+            f'<div class="strip">{hard}</div>',
+            wide=True,
+        ),
+        Figure(
+            "views",
+            "What each policy shows after the same time",
+            "A view that no policy was trained on, at the end of seed 0. Errors: dark is equal to the truth, light "
+            "yellow is a quarter of full scale or more away from it.",
+            f'<div class="strip">{truth}{pairs}</div>',
+            wide=True,
+        ),
+    ]
+
+
+def _picture(folder: Path, run: Run, kind: str, label: str) -> str:
+    path = folder / FOLDER / run.pictures[kind]
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<p><img alt="{_text(label)}" src="data:image/png;base64,{data}">{_text(label)}</p>'
+
+
+def _figure(figure: Figure) -> str:
+    wide = ' class="wide"' if figure.wide else ""
+    return (
+        f'<figure id="{figure.name}"{wide}>\n<h3>{_text(figure.title)}</h3>\n{figure.body}\n'
+        f"<figcaption>{_text(figure.says)}</figcaption>\n</figure>"
+    )
+
+
+def _lead(document: Document) -> str:
+    setting, shapes = document.setting, document.shapes
+    seeds = "one seed" if document.seeds == 1 else f"{document.seeds} seeds"
+    return (
+        f"<p>Every policy trained the same model for {setting.seconds:g} s of training time with {seeds}, on "
+        f"{shapes.train_images} images of {shapes.width} x {shapes.height} pixels; PSNR is the mean over "
+        f"{shapes.held_out_views} views that were held out. Device: {_text(document.environment.device)}.</p>"
+    )
+
+
+def _table(document: Document) -> str:
+    table = table_of(document)
+    # A row per figure: with the range over seeds in every cell, a column per figure would not fit a page.
+    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in (table.columns[0][0], *(r[0] for r in table.rows)))
+    lines = zip(table.columns[1:], *(row[1:] for row in table.rows), strict=True)
+    rows = "\n".join(
+        f'<tr><th scope="row" title="{_text(says)}">{_text(name)}</th>'
+        + "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for (name, says), *cells in lines
+    )
+    meanings = "; ".join(f"<b>{_text(name)}</b> {_text(says)}" for name, says in table.columns[1:])
+    notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
+    spread = "Means over seeds, their range in brackets. " if document.seeds > 1 else ""
+    return (
+        f'<div class="scroll"><table id="results"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></div>\n"
+        f'<ul>{notes}</ul>\n<details class="soft"><summary>What the rows mean</summary>'
+        f"<p>{spread}{meanings}.</p></details>"
+    )
+
+
+def _conditions(document: Document) -> str:
+    environment = document.environment
+    packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
+    rows = (
+        ("command", " ".join(document.command) or "not known"),
+        ("started", document.started),
+        ("device", f"{environment.device}; {environment.threads} threads"),
+        ("processor", _load(document)),
+        ("raymine", f"{environment.raymine}, commit {environment.commit or 'not known'}"),
+        ("software", f"Python {environment.python}, {packages}; {environment.platform}"),
+        (
+            "model",
+            f"{document.shapes.parameters} parameters, {document.shapes.samples_per_step} samples marched a step",
+        ),
+        ("numbers", "all of them, and every config, are in mining.json beside this page"),
+    )
+    items = "".join(f"<dt>{_text(name)}</dt><dd><code>{_text(value)}</code></dd>" for name, value in rows)
+    return f"<h2>Conditions</h2>\n<dl>{items}</dl>"
+
+
+def _load(document: Document) -> str:
+    shares = [run.cpu_share for run in document.runs]
+    if not shares:
+        return "no run yet"
+    return (
+        f"{min(shares):.2f} to {max(shares):.2f} s of processor time per second of training; much variation between "
+        "runs means that other programs were at work, and that times are worth little"
+    )
+
+
+def _text(value: str) -> str:
+    return html.escape(value, quote=True)

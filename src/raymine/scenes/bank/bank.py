@@ -1,0 +1,259 @@
+"""The image bank: a scene's pictures, decoded once, kept as one memory-mapped file of uint8.
+
+    with open_bank(scene, scene.of_split("train")) as bank:
+        rgba, weight = bank.gather(image, y, x)
+
+Packing happens on first use and again only for what has changed. It may be killed at any moment and continues from
+there; several processes may open the same bank at once, and one of them packs. Memory stays within a stated budget
+whatever the number and size of the images.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.contracts import Scene
+from raymine.errors import ConfigError, ResourceError
+from raymine.scenes._cache import cache_root, locked, storage_error, writable_folder
+from raymine.scenes.bank.index import Content, Index, read_index, write_index
+from raymine.scenes.bank.io import open_for_reading, slot_crc
+from raymine.scenes.bank.pack import Job, make_pack
+from raymine.scenes.bank.reader import PackReader
+from raymine.scenes.bank.sources import Source, selection_key, sources_of
+
+_log = logging.getLogger(__name__)
+
+# Opening a bank compares this many bytes of its pack with their checksums, spread over its slots (0.1 s).
+_CHECKED_BYTES = 128 << 20
+
+
+class ImageBank:
+    """Decoded pixels of I images, in the order of the frames they were opened with; a `contracts.ImageSource`.
+
+    Get one from `open_bank`. Reading is safe from several threads. Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, pack: PackReader, index: Index, memory_budget: int) -> None:
+        self._pack = pack
+        self._index = index
+        self._budget = memory_budget
+        self._table = np.array(
+            [[s.offset, s.height, s.width, s.channels, s.mask_offset] for s in index.slots], np.int64
+        )
+
+    def __len__(self) -> int:
+        return len(self._index.slots)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[I, 2] int64: height and width of each image."""
+        return self._table[:, 1:3].copy()
+
+    @property
+    def digest(self) -> str:
+        """sha256 in hex over the images' contents and sizes; it does not depend on where they are kept."""
+        return self._index.digest()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the packed pixels and masks in bytes."""
+        return self._index.nbytes
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Random pixels: [R] integer indices on the CPU -> [R, 4] float32 straight-alpha RGBA in 0..1, [R] weight.
+
+        Alpha is 1 for opaque images. Weight is 0 where a mask says to ignore the pixel, else 1.
+        IndexError for a pixel that does not exist.
+        """
+        self._check_open()
+        i, v, u = (np.ascontiguousarray(index.numpy(), np.int64) for index in (image, y, x))
+        if not (i.ndim == 1 and i.shape == v.shape == u.shape):
+            raise ValueError(f"`image`, `y` and `x` must be [R] alike, got {i.shape}, {v.shape} and {u.shape}.")
+        rgba, weight = torch.empty(len(i), 4), torch.empty(len(i))
+        out, kept = rgba.numpy(), weight.numpy()
+        bad = self._pack.gather(self._table, i, v, u, out, kept)
+        if bad >= 0:
+            raise self._unfilled(int(i[bad]), int(v[bad]), int(u[bad]))
+        return rgba, weight
+
+    def image(self, index: int) -> np.ndarray:
+        """One whole image, [H, W, 4] uint8 with straight alpha (255 for opaque images)."""
+        slot = self._index.slots[self._checked(index)]
+        pixels = np.empty((slot.height, slot.width, slot.channels), np.uint8)
+        self._pack.read_into(slot.offset, pixels)
+        if slot.channels == 4:
+            return pixels
+        return np.concatenate([pixels, np.full_like(pixels[..., :1], 255)], axis=-1)
+
+    def mask(self, index: int) -> np.ndarray | None:
+        """The mask of one image, [H, W] uint8 (255: learn from it, 0: ignore it); None where it has none."""
+        slot = self._index.slots[self._checked(index)]
+        if not slot.masked:
+            return None
+        mask = np.empty((slot.height, slot.width), np.uint8)
+        self._pack.read_into(slot.mask_offset, mask)
+        return mask
+
+    def as_tensor(self) -> Tensor:
+        """All images as one [I, H, W, C] uint8 tensor on the CPU (a copy); C is 3 or 4.
+
+        ConfigError unless all have one size, one number of channels and no mask; ResourceError when the copy would be
+        larger than the memory budget.
+        """
+        self._check_open()
+        shapes = sorted({(s.height, s.width, s.channels) for s in self._index.slots})
+        if len(shapes) > 1 or any(s.masked for s in self._index.slots):
+            found = "masks" if len(shapes) == 1 else ", ".join(f"{w}x{h} with {c} channels" for h, w, c in shapes[:4])
+            raise ConfigError(
+                f"The image bank cannot be one tensor: its images must share size and channels and have no mask; "
+                f"found {found}.",
+                hint="Use `gather`, which takes any mixture.",
+            )
+        if self.nbytes > self._budget:
+            raise ResourceError(
+                f"One tensor of all images needs {self.nbytes >> 20} MB; the memory budget is {self._budget >> 20} MB.",
+                hint="Raise the memory budget or use smaller images (--downscale).",
+            )
+        whole = torch.empty((len(self), *shapes[0]), dtype=torch.uint8)
+        self._pack.read_into(0, whole.numpy())
+        return whole
+
+    def close(self) -> None:
+        """Lets go of the file. The bank cannot be read afterwards; closing again does nothing."""
+        self._pack.close()
+
+    def __enter__(self) -> ImageBank:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._pack.closed:
+            raise ValueError("This image bank has been closed. Open it again with `open_bank`.")
+
+    def _checked(self, index: int) -> int:
+        self._check_open()
+        if not 0 <= index < len(self):
+            raise IndexError(f"Image {index} does not exist: the bank has {len(self)} images.")
+        return index
+
+    def _unfilled(self, image: int, y: int, x: int) -> Exception:
+        """Why the kernel could not read a pixel."""
+        slot = self._index.slots[self._checked(image)]
+        if 0 <= y < slot.height and 0 <= x < slot.width:
+            return ResourceError(
+                f"The image cache could not be read at pixel y={y}, x={x} of {self._index.names[image]}.",
+                hint="Check the disk that holds the cache; opening the bank again repairs what can be repaired.",
+            )
+        return IndexError(
+            f"Pixel y={y}, x={x} does not exist: image {image} is {slot.width}x{slot.height} (width x height)."
+        )
+
+
+def open_bank(
+    scene: Scene,
+    frames: Sequence[int],
+    *,
+    cache_dir: Path | None = None,
+    memory_budget: int = 512 << 20,
+    progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+    message: Callable[[str], None] | None = None,
+) -> ImageBank:
+    """The images of `frames` (indices into `scene.frames`), each at the size of its camera.
+
+    `cache_dir` defaults to `$RAYMINE_CACHE` or `~/.cache/raymine`. `memory_budget` is the resident memory, in bytes,
+    that packing and reading may each add to the process. `progress` is called with (images done, images) while packing.
+    `workers` is the number of decoding threads, by default one per core. `message` receives sentences for the user
+    (waiting for another process, a damaged cache); without it they are logged as warnings.
+
+    SceneError names every image that cannot be read; ResourceError says what disk, memory or permission is missing.
+    """
+    if memory_budget < 1 << 20:
+        raise ConfigError(
+            f"`memory_budget` must be at least 1 MB, got {memory_budget} bytes.", hint="The default is 512 MB."
+        )
+    if workers is not None and workers < 1:
+        raise ConfigError(f"`workers` must be at least 1, got {workers}.", hint="Leave it out for one per core.")
+    say = message or _log.warning
+    sources = sources_of(scene, frames)
+    root = cache_root() if cache_dir is None else writable_folder(Path(cache_dir))
+    folder = writable_folder(root / "banks" / f"{scene.root.name or 'scene'}-{selection_key(sources)}")
+    job = Job(folder, sources, memory_budget, workers or _cores(), progress)
+    try:
+        with locked(folder / "lock", lambda: say(f"Another process is packing {scene.root}; waiting for it.")):
+            index = _current_index(job, say)
+            pack = PackReader(folder / index.pack, memory_budget)
+    except OSError as error:
+        raise storage_error(error, folder, "the image bank") from error
+    return ImageBank(pack, index, memory_budget)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _current_index(job: Job, say: Callable[[str], None]) -> Index:
+    """The index of an up-to-date pack, made or brought up to date if need be; the caller holds the lock."""
+    try:
+        old = read_index(job.folder)
+    except ValueError as error:
+        say(f"The image cache {job.folder} is damaged ({error}); packing the images again.")
+        old = None
+    if old is None:
+        return make_pack(job)
+    damaged = _damaged(job.folder, old)
+    if damaged:
+        say(f"{len(damaged)} images in the cache {job.folder} are damaged; packing them again.")
+    known = {i: content for i, content in _unchanged(job, old).items() if i not in damaged}
+    if len(known) < len(job.sources):
+        return make_pack(replace(job, old=old, known=known))
+    current = replace(old, contents=tuple(known[i] for i in range(len(job.sources))))
+    if current != old:
+        write_index(job.folder, current)
+    return current
+
+
+def _unchanged(job: Job, old: Index) -> dict[int, Content]:
+    """The sources whose content is that of the old pack, with their stamps as they are now."""
+
+    def one(i: int) -> Content | None:
+        source: Source = job.sources[i]
+        content = old.contents[i]
+        try:
+            stamp = source.stamp()
+            if stamp == content.stamp:
+                return content
+            same = source.digests() == (content.digest, content.mask_digest)
+        except OSError:
+            return None
+        return replace(content, stamp=stamp) if same else None
+
+    with ThreadPoolExecutor(job.workers) as pool:
+        found = pool.map(one, range(len(job.sources)))
+        return {i: content for i, content in enumerate(found) if content is not None}
+
+
+def _damaged(folder: Path, index: Index) -> set[int]:
+    """Slots whose bytes do not match their checksum, among as many, evenly spread, as may be read."""
+    mean = max(index.nbytes // len(index.slots), 1)
+    stride = max(len(index.slots) * mean // _CHECKED_BYTES, 1)
+    descriptor = open_for_reading(folder / index.pack)
+    try:
+        checked = range(0, len(index.slots), stride)
+        return {i for i in checked if slot_crc(descriptor, index.slots[i]) != index.contents[i].crc}
+    finally:
+        os.close(descriptor)

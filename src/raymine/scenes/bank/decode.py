@@ -1,0 +1,220 @@
+"""One image file to 8-bit RGB or RGBA at the size of its camera.
+
+Every kind of file Pillow reads ends in one of two forms: RGB, or RGBA with straight alpha where the file has any
+transparency. Shrinking averages premultiplied colours, so that what is invisible does not bleed into edges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from raymine.scenes.bank.sources import Source, Stamp
+
+# What Pillow raises for files that are cut short, damaged or not images.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+# Writing a picture takes a strip of it at a time, twice: as pixels and as bytes.
+STRIP_COST = 10 << 20
+
+_WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
+_DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says before it is decoded: `channels` it will be packed with, and `cost`, bytes to decode it."""
+
+    channels: int
+    cost: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`picture` is RGB or RGBA at the size asked for; `mask` [H, W] uint8 is 255 to keep, 0 to ignore, or None."""
+
+    picture: Image.Image
+    mask: np.ndarray | None
+    digest: str
+    mask_digest: str
+    stamp: Stamp
+
+
+def reason_of(error: BaseException) -> str:
+    """What was wrong with a file, in words for the user, from one of UNREADABLE."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "there is no permission to read it"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "it is not an image, or it is damaged at the start"
+    return str(error) or type(error).__name__
+
+
+def probe(source: Source) -> Header:
+    """Reads the headers only. Raises one of UNREADABLE, with a message for the user, for a file that cannot be used."""
+    with Image.open(source.image) as picture:
+        turn = _turn_for(picture, source)
+        channels = 4 if _has_alpha(picture) else 3
+        width, height = (source.height, source.width) if _swaps(turn) else (source.width, source.height)
+        deep = picture.mode in _DEEP
+        box = _draft(picture, width, height)
+        pixels = picture.width * picture.height
+        cost = source.image.stat().st_size + pixels * (16 if deep else 4) + min(8 * width * height, STRIP_COST)
+        if picture.mode not in ("RGB", "RGBA"):
+            cost += 4 * pixels
+        if box != (0, 0, width, height):
+            cost += 4 * width * (picture.height + height) + (4 * pixels if channels == 4 else 0)
+        if turn is not None:
+            cost += 4 * width * height
+    if source.mask is not None:
+        try:
+            with Image.open(source.mask) as mask:
+                _turn_for(mask, source)
+                cost += source.mask.stat().st_size + 5 * mask.width * mask.height
+        except UNREADABLE as error:
+            raise _mask_error(source.mask, error) from error
+    return Header(channels, cost)
+
+
+def decode(source: Source) -> Decoded:
+    """Reads, hashes and decodes a source. Raises one of UNREADABLE when its image or its mask is no good.
+
+    The bytes are read once, so the digest is that of the very bytes that were decoded.
+    """
+    stamp = source.stamp()
+    data = source.image.read_bytes()
+    with Image.open(io.BytesIO(data)) as opened:
+        picture = _fit(opened, source)
+    mask, mask_digest = None, ""
+    if source.mask is not None:
+        try:
+            mask, mask_digest = _decode_mask(source.mask, source)
+        except UNREADABLE as error:
+            raise _mask_error(source.mask, error) from error
+    return Decoded(picture, mask, hashlib.sha256(data).hexdigest(), mask_digest, stamp)
+
+
+def _mask_error(mask: Path, error: BaseException) -> ValueError:
+    return ValueError(f"its mask {mask}: {reason_of(error)}")
+
+
+def _decode_mask(path: Path, source: Source) -> tuple[np.ndarray, str]:
+    data = path.read_bytes()
+    with Image.open(io.BytesIO(data)) as opened:
+        grey = np.asarray(_fit(opened, source).convert("L"))
+    # Masks saved as 0 and 1 instead of 0 and 255 are common, and look all black.
+    threshold = 128 if grey.max(initial=0) > 1 else 1
+    return np.where(grey >= threshold, np.uint8(255), np.uint8(0)), hashlib.sha256(data).hexdigest()
+
+
+def _fit(picture: Image.Image, source: Source) -> Image.Image:
+    """Decodes, converts, resizes and turns an opened picture."""
+    turn = _turn_for(picture, source)
+    width, height = (source.height, source.width) if _swaps(turn) else (source.width, source.height)
+    box = _draft(picture, width, height)
+    picture.load()
+    picture = _to_eight_bits(picture)
+    if picture.mode not in ("RGB", "RGBA"):
+        picture = picture.convert("RGBA" if _has_alpha(picture) else "RGB")
+    elif _has_alpha(picture):
+        picture = picture.convert("RGBA")
+    picture = _resize(picture, box, width, height)
+    return picture if turn is None else picture.transpose(turn)
+
+
+def _turn_for(picture: Image.Image, source: Source) -> Image.Transpose | None:
+    """The turn that EXIF asks for, unless the camera was plainly made for the picture as it is stored.
+
+    Some tools apply the tag before they calibrate and some ignore it; the camera's shape tells which. A picture that
+    has the camera's shape neither way belongs to another camera.
+    """
+    turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
+    width, height = picture.size
+    if _same_shape(*((height, width) if _swaps(turn) else (width, height)), source):
+        return turn
+    if _same_shape(width, height, source):
+        return None
+    raise ValueError(
+        f"it is {width}x{height} pixels, which does not have the shape of its camera ({source.width}x{source.height})"
+    )
+
+
+def _swaps(turn: Image.Transpose | None) -> bool:
+    return turn in (_TURNS[5], _TURNS[6], _TURNS[7], _TURNS[8])
+
+
+def _same_shape(width: int, height: int, source: Source) -> bool:
+    """Whether the sides have the camera's ratio within 5 %, or within the rounding of a small picture."""
+    expected_width, expected_height = width * source.height / height, height * source.width / width
+    return abs(expected_width - source.width) <= max(0.05 * source.width, 1.5) or abs(
+        expected_height - source.height
+    ) <= max(0.05 * source.height, 1.5)
+
+
+def _has_alpha(picture: Image.Image) -> bool:
+    return picture.mode in _WITH_ALPHA or "transparency" in picture.info
+
+
+def _draft(picture: Image.Image, width: int, height: int) -> tuple[float, float, float, float]:
+    """Lets a JPEG decode at a half, a quarter or an eighth where that still leaves twice the pixels needed.
+
+    Returns the part of the (drafted) picture that holds the image.
+    """
+    drafted = picture.draft(None, (2 * width, 2 * height))
+    return (0.0, 0.0, float(picture.width), float(picture.height)) if drafted is None else drafted[1]
+
+
+def _to_eight_bits(picture: Image.Image) -> Image.Image:
+    """16-bit, 32-bit and floating-point grey to 8-bit grey; other pictures as they are."""
+    if picture.mode not in _DEEP:
+        return picture
+    values = np.asarray(picture)
+    if values.dtype.kind == "f":
+        top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0
+    else:
+        top = 65535.0 if picture.mode != "I" or values.max(initial=0) > 255 else 255.0
+    scaled = np.clip(np.nan_to_num(values.astype(np.float32)) * np.float32(255.0 / top), 0.0, 255.0)
+    return Image.fromarray(np.rint(scaled).astype(np.uint8))
+
+
+def _resize(picture: Image.Image, box: tuple[float, float, float, float], width: int, height: int) -> Image.Image:
+    """`box` of a picture at `width` x `height`: exact averages for whole factors, Lanczos otherwise.
+
+    Pillow premultiplies RGBA for both and divides again, so edges neither darken nor bleed.
+    """
+    if picture.size == (width, height) and box == (0, 0, width, height):
+        return picture
+    across, down = (box[2] - box[0]) / width, (box[3] - box[1]) / height
+    if across.is_integer() and down.is_integer():
+        return picture.reduce((int(across), int(down)), (0, 0, int(box[2]), int(box[3])))
+    return picture.resize((width, height), Image.Resampling.LANCZOS, box)

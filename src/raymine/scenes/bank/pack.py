@@ -1,0 +1,227 @@
+"""Making a pack: decode what is new, copy what is known, continue what was begun.
+
+At every moment a kill leaves either the old index with its pack, or the new one; a pack in the making is only ever
+extended, and only by the holder of the folder's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from raymine.errors import ResourceError, SceneError
+from raymine.files import remove_stale_temps
+from raymine.scenes._cache import storage_error
+from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
+from raymine.scenes.bank.index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
+from raymine.scenes.bank.io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
+from raymine.scenes.bank.sources import Source
+
+_SPARE = 32 << 20  # bytes of disk left free beside a pack
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to pack and how: `budget` bounds the bytes in flight, `known` maps a source to what `old` has of it."""
+
+    folder: Path
+    sources: Sequence[Source]
+    budget: int
+    workers: int
+    progress: Callable[[int, int], None] | None = None
+    old: Index | None = None
+    known: dict[int, Content] = field(default_factory=dict)
+
+
+def make_pack(job: Job) -> Index:
+    """Packs every source of `job` and commits the new index. Returns it."""
+    with _any_size(), ThreadPoolExecutor(job.workers) as pool:
+        headers, bad = _probe_all(job, pool)
+        _check_memory(job, headers)
+        slots = lay_out(job.sources, [header.channels for header in headers])
+        _remove_strays(job)
+        try:
+            journal = Journal(job.folder, [source.name for source in job.sources], slots)
+        except OSError as error:
+            raise storage_error(error, job.folder, "the image bank") from error
+        try:
+            _fill(job, pool, journal, slots, headers, bad)
+        except WriteError as error:
+            journal.close()
+            # A full disk is not helped by half a pack.
+            (job.folder / journal.pack).unlink(missing_ok=True)
+            journal.path.unlink(missing_ok=True)
+            raise storage_error(error.cause, job.folder, "the image bank") from error.cause
+        finally:
+            journal.close()
+    if bad:
+        raise _unreadable(job, bad)
+    contents = tuple(journal.done[i] for i in range(len(slots)))
+    index = Index(journal.pack, tuple(source.name for source in job.sources), slots, contents)
+    write_index(job.folder, index)
+    journal.path.unlink(missing_ok=True)
+    _remove_strays(job)
+    return index
+
+
+@contextmanager
+def _any_size() -> Iterator[None]:
+    """Lifts Pillow's limit on pixels: `_check_memory` refuses what does not fit, and large photos are not attacks."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[int, str]]:
+    """Headers of all sources, and what is wrong with those that have none (they get a stand-in)."""
+    bad: dict[int, str] = {}
+
+    def one(i: int) -> Header:
+        if job.old is not None and i in job.known:
+            return Header(job.old.slots[i].channels, PIECE)
+        try:
+            return probe(job.sources[i])
+        except UNREADABLE as error:
+            bad[i] = reason_of(error)
+            return Header(3, 0)
+
+    return list(pool.map(one, range(len(job.sources)))), bad
+
+
+def _check_memory(job: Job, headers: Sequence[Header]) -> None:
+    largest = max(range(len(headers)), key=lambda i: headers[i].cost)
+    if headers[largest].cost > job.budget:
+        raise ResourceError(
+            f"{job.sources[largest].image} needs about {_mb(headers[largest].cost)} MB of memory to decode, "
+            f"more than the image bank's budget of {_mb(job.budget)} MB.",
+            hint="Raise the memory budget, or shrink the image file.",
+        )
+
+
+def _check_disk(job: Job, journal: Journal, needed: int) -> None:
+    path = job.folder / journal.pack
+    written = path.stat().st_blocks * 512 if path.exists() and hasattr(path.stat(), "st_blocks") else 0
+    free = shutil.disk_usage(job.folder).free
+    missing = max(needed - written, 0)
+    if missing + _SPARE > free:
+        if not journal.done:
+            journal.path.unlink(missing_ok=True)
+        raise ResourceError(
+            f"The image bank needs {_mb(missing + _SPARE)} MB of disk in {job.folder}, and {_mb(free)} MB are free.",
+            hint="Use smaller images (--downscale 2 needs a quarter), free some space, or set RAYMINE_CACHE to a "
+            "folder on a larger disk.",
+        )
+
+
+def _fill(
+    job: Job,
+    pool: ThreadPoolExecutor,
+    journal: Journal,
+    slots: Sequence[Slot],
+    headers: Sequence[Header],
+    bad: dict[int, str],
+) -> None:
+    """Brings every slot into the pack, at most half the budget in flight (the rest is for what allocators keep)."""
+    _check_disk(job, journal, pack_bytes(slots))
+    descriptor = open_pack(job.folder / journal.pack, pack_bytes(slots))
+    old = None if job.old is None else open_for_reading(job.folder / job.old.pack)
+    running: dict[Future[Content | str], int] = {}
+    try:
+        for i in [i for i, content in journal.done.items() if not _still_good(job, descriptor, i, slots[i], content)]:
+            del journal.done[i]
+        todo = [i for i in range(len(slots)) if i not in journal.done and i not in bad]
+        report = job.progress or (lambda done, total: None)
+        report(len(journal.done), len(slots))
+        room = job.budget // 2
+        while todo or running:
+            while todo and (not running or headers[todo[0]].cost <= room) and len(running) < job.workers:
+                i = todo.pop(0)
+                room -= headers[i].cost
+                running[pool.submit(_bring, job, i, slots[i], descriptor, old)] = i
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                i = running.pop(future)
+                room += headers[i].cost
+                result = future.result()
+                if isinstance(result, str):
+                    bad[i] = result
+                else:
+                    _record(journal, i, result)
+                    report(len(journal.done), len(slots))
+        if not bad:
+            os.fsync(descriptor)
+    except OSError as error:
+        raise WriteError(error) from error
+    finally:
+        # No thread may still write when its file is closed: the number could by then be another file's.
+        wait(running)
+        os.close(descriptor)
+        if old is not None:
+            os.close(old)
+
+
+def _record(journal: Journal, i: int, content: Content) -> None:
+    try:
+        journal.add(i, content)
+    except OSError as error:
+        raise WriteError(error) from error
+
+
+def _still_good(job: Job, descriptor: int, i: int, slot: Slot, content: Content) -> bool:
+    """Whether a slot of an interrupted pack can be kept: same files, and the bytes did reach the disk."""
+    try:
+        if job.sources[i].stamp() != content.stamp:
+            return False
+    except OSError:
+        return False
+    return slot_crc(descriptor, slot) == content.crc
+
+
+def _bring(job: Job, i: int, slot: Slot, descriptor: int, old: int | None) -> Content | str:
+    """Fills one slot, from the old pack where its content is known. Returns what is wrong with a bad image."""
+    if old is not None and job.old is not None and i in job.known:
+        known = job.known[i]
+        if copy_slot(old, job.old.slots[i], descriptor, slot) == known.crc:
+            return known
+    try:
+        decoded = decode(job.sources[i])
+    except UNREADABLE as error:
+        return reason_of(error)
+    if len(decoded.picture.getbands()) != slot.channels:
+        return "it changed while it was being packed; try again"
+    return Content(decoded.digest, decoded.mask_digest, decoded.stamp, write_decoded(descriptor, slot, decoded))
+
+
+def _remove_strays(job: Job) -> None:
+    """Deletes what a kill left behind and nothing names any more; the caller holds the lock."""
+    remove_stale_temps(job.folder)
+    texts = [path.read_text("utf-8", "replace") for path in (job.folder / INDEX, job.folder / JOURNAL) if path.exists()]
+    for pack in job.folder.glob("pack-*.u8"):
+        if not any(pack.name in text for text in texts):
+            # On Windows a pack that another process has mapped cannot go; the next packing tries again.
+            with suppress(PermissionError):
+                pack.unlink()
+
+
+def _unreadable(job: Job, bad: dict[int, str]) -> SceneError:
+    lines = [f"  {job.sources[i].image}: {bad[i]}" for i in sorted(bad)]
+    count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
+    return SceneError(
+        f"{count} of {len(job.sources)} cannot be read:\n" + "\n".join(lines),
+        hint="Replace these files with good copies, or remove their frames from the scene. The images already packed "
+        "are kept and will not be decoded again.",
+    )
+
+
+def _mb(count: int) -> str:
+    return f"{count / (1 << 20):,.0f}"

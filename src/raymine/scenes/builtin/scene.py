@@ -1,0 +1,136 @@
+"""The built-in scene: a procedural still life, ray-traced by raymine, written as a Blender-format folder and cached.
+
+It needs no data and no network, and it is a real test: textures, a glossy ball and a metal knot that change with the
+view, thin wires and legs, an arch to look through, soft shadows, and empty space around it all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from raymine.errors import ConfigError
+from raymine.files import write_json
+from raymine.scenes._cache import REMEDY, cache_root, locked, storage_error, writable_folder
+
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class BuiltinConfig:
+    """What decides the pictures: `size` is their width and height in pixels, the rest are numbers of views."""
+
+    size: int = 200
+    train_views: int = 60
+    test_views: int = 10
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("size", 4, 4096), ("train_views", 1, 10_000), ("test_views", 1, 10_000)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"`{name}` of the built-in scene must be between {low} and {high}, got {value}.",
+                    hint=f"Choose a `{name}` in that range; the default is {getattr(type(self), name)}.",
+                )
+
+
+def builtin_scene(
+    cache_dir: Path | None = None,
+    *,
+    size: int = 200,
+    train_views: int = 60,
+    test_views: int = 10,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The folder of the built-in scene, made on first use (a few seconds at 200 pixels) and found again afterwards.
+
+    The folder is in Blender format: `transforms_train.json`, `transforms_test.json` and square RGBA pictures with
+    straight alpha. World z is up, everything lies within 1.1 of the origin's axis, cameras stand 4 away from it.
+    `cache_dir` defaults to `$RAYMINE_CACHE` or `~/.cache/raymine`. `progress` is called with (views done, views) while
+    it is made. Several processes may ask at once; one of them makes it. The pictures are the same every time.
+    """
+    config = BuiltinConfig(size, train_views, test_views)
+    root = cache_root() if cache_dir is None else writable_folder(Path(cache_dir))
+    folder = root / "builtin" / _name_of(config)
+    if _is_whole(folder):
+        return folder
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        with locked(folder.parent / f"{folder.name}.lock"):
+            if not _is_whole(folder):
+                _make(folder, config, progress)
+    except OSError as error:
+        raise storage_error(error, folder.parent, "the built-in scene") from error
+    return folder
+
+
+def _name_of(config: BuiltinConfig) -> str:
+    from raymine.scenes.builtin.source import generator_digest
+
+    key = json.dumps([generator_digest(), asdict(config)], sort_keys=True)
+    return f"still-life-{config.size}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file is there with the size it was written with."""
+    try:
+        sizes = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["sizes"]
+        return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _make(folder: Path, config: BuiltinConfig, progress: Callable[[int, int], None] | None) -> None:
+    """Writes the scene beside `folder` and renames it into place: `folder` is whole or absent."""
+    for stale in folder.parent.glob(f"{folder.name}.part-*"):
+        # The lock is ours, so whoever made these is gone.
+        shutil.rmtree(stale, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
+    try:
+        _write_scene(part, config, progress)
+        files = sorted(path for path in part.rglob("*") if path.is_file())
+        sizes = {path.relative_to(part).as_posix(): path.stat().st_size for path in files}
+        write_json(part / _MANIFEST, {"sizes": sizes}, "write the built-in scene", hint=REMEDY)
+        part.chmod(0o755)
+        if folder.exists():
+            # Present and not whole: someone has damaged it.
+            shutil.rmtree(folder)
+        os.rename(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write_scene(part: Path, config: BuiltinConfig, progress: Callable[[int, int], None] | None) -> None:
+    from raymine.scenes.builtin.tracer import Tracer
+    from raymine.scenes.builtin.views import FIELD_OF_VIEW, test_poses, train_poses
+
+    focal = 0.5 * config.size / math.tan(0.5 * FIELD_OF_VIEW)
+    views: list[tuple[str, np.ndarray]] = []
+    for split, poses in (("train", train_poses(config.train_views)), ("test", test_poses(config.test_views))):
+        (part / split).mkdir()
+        named = [(f"{split}/view_{i:03d}", pose) for i, pose in enumerate(poses)]
+        frames = [{"file_path": f"./{name}", "transform_matrix": pose.tolist()} for name, pose in named]
+        document = {"camera_angle_x": FIELD_OF_VIEW, "frames": frames}
+        write_json(part / f"transforms_{split}.json", document, "write the built-in scene", hint=REMEDY)
+        views += named
+    tracer = Tracer()
+
+    def draw(view: tuple[str, np.ndarray]) -> None:
+        name, pose = view
+        Image.fromarray(tracer.render(pose, focal, config.size)).save(part / f"{name}.png")
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for done, _ in enumerate(pool.map(draw, views), start=1):
+            if progress is not None:
+                progress(done, len(views))

@@ -1,0 +1,3 @@
+"""Checks of a scene before anything is trained on it."""
+
+from .check import check_scene as check_scene

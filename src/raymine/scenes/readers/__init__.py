@@ -1,0 +1,1 @@
+"""Readers: one module for each scene format, and `detect`, which chooses among them."""

@@ -1,0 +1,166 @@
+"""COLMAP scenes: a sparse model (binary or text) and a folder of images.
+
+The model gives more than poses. The points that each image sees tell how near and how far its content is, which the
+normalisation uses for the depth of the scene.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from raymine.cameras import from_colmap
+from raymine.scenes.images import ImageFinder
+from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
+
+from .colmap_model import (
+    SUPPORTED,
+    ModelFileError,
+    ModelImage,
+    ModelPoints,
+    UnknownModelError,
+    read_cameras,
+    read_images,
+    read_points,
+)
+from .folders import choose_folder
+
+_PLACES = ("sparse/0", "sparse", "colmap/sparse/0", "colmap/sparse", "colmap", ".")
+_AGAIN = "Export the model again with COLMAP."
+_FEWEST_POINTS = 20
+
+
+def find_model(root: Path) -> Path | None:
+    """The folder with a complete model (cameras and images), or None."""
+    return next((root / place for place in _PLACES if _complete(root / place)), None)
+
+
+def find_partial_model(root: Path) -> Path | None:
+    """A file of a model that lacks its other half, or None."""
+    for place in _PLACES:
+        for stem in ("cameras", "images"):
+            file = _file(root / place, stem)
+            if file is not None and not _complete(root / place):
+                return file
+    return None
+
+
+def parse_colmap(root: Path, downscale: int) -> Parsed:
+    """Reads the model under `root`; `root` may also be the model's own folder."""
+    model = find_model(root)
+    assert model is not None, "the caller has found a model"
+    base = _image_root(root)
+    parsed = Parsed(base, "colmap", Path(os.path.relpath(model, base)).as_posix())
+    cameras = _read_intrinsics(model, parsed)
+    images = _read_images(model, parsed)
+    if cameras is None or images is None:
+        return parsed
+    folder = choose_folder(base, downscale, parsed)
+    finder = ImageFinder(folder or base)
+    points = _read_points(model, parsed)
+    for image in images:
+        where = f"{parsed.source}/images ({image.name})"
+        if image.camera not in cameras:
+            parsed.error(where, f"uses camera {image.camera}, which the model does not have.", _AGAIN, "camera-model")
+            continue
+        intrinsics = cameras[image.camera]
+        if intrinsics is None:
+            continue
+        if not np.linalg.norm(image.quaternion) > 0:
+            pose = np.full((3, 4), np.nan)
+        else:
+            pose = from_colmap(image.quaternion, image.translation)
+        frame = RawFrame(image.name, where, finder.find(image.name), intrinsics, pose)
+        parsed.frames.append(frame if points is None else _with_depths(frame, image, points))
+    return parsed
+
+
+def _complete(folder: Path) -> bool:
+    return _file(folder, "cameras") is not None and _file(folder, "images") is not None
+
+
+def _file(folder: Path, stem: str) -> Path | None:
+    """A model's file, binary before text as COLMAP itself prefers."""
+    return next((p for s in (".bin", ".txt") if (p := folder / f"{stem}{s}").is_file()), None)
+
+
+def _image_root(root: Path) -> Path:
+    """The scene folder: `root`, or for a model's own folder the nearest parent that has images."""
+    if _complete(root):
+        for folder in (root, *list(root.resolve().parents)[:3]):
+            if choose_folder(folder, 1, Parsed(folder, "", "")) is not None:
+                return folder
+    return root
+
+
+def _read_intrinsics(model: Path, parsed: Parsed) -> dict[int, Intrinsics | None] | None:
+    """Cameras by id, None for those of an unknown model, whose frames are left out and reported once."""
+    file = _file(model, "cameras")
+    assert file is not None
+    name = f"{parsed.source}/{file.name}"
+    fix = f"Supported models: {SUPPORTED}. Undistort the images with COLMAP's image_undistorter, or refit with OPENCV."
+    cameras: dict[int, Intrinsics | None] = {}
+    try:
+        stored = read_cameras(file)
+    except ModelFileError as error:
+        parsed.error(name, str(error), _AGAIN, "model-file")
+        return None
+    except UnknownModelError as error:
+        parsed.error(name, f"has a camera of the unknown model {error}.", fix, "camera-model")
+        return None
+    for number, camera in stored.items():
+        cameras[number] = camera.intrinsics()
+        if cameras[number] is None:
+            what = f"camera {number} has the model {camera.model}, which raymine does not support."
+            parsed.error(name, what, fix, "camera-model")
+    return cameras
+
+
+def _read_images(model: Path, parsed: Parsed) -> list[ModelImage] | None:
+    file = _file(model, "images")
+    assert file is not None
+    name = f"{parsed.source}/{file.name}"
+    try:
+        images = read_images(file)
+    except ModelFileError as error:
+        parsed.error(name, str(error), _AGAIN, "model-file")
+        return None
+    if not images:
+        parsed.error(name, "has no images.", "Check that COLMAP registered some.", "model-file")
+    return images
+
+
+def _read_points(model: Path, parsed: Parsed) -> ModelPoints | None:
+    """The scene points, sorted by id; a model without them, or with a damaged file, is used without depths."""
+    file = _file(model, "points3D")
+    if file is None:
+        return None
+    try:
+        points = read_points(file)
+    except ModelFileError as error:
+        name = f"{parsed.source}/{file.name}"
+        parsed.warn(name, f"{error} The depth of the scene is estimated from the cameras.", _AGAIN, "model-file")
+        return None
+    finite = np.isfinite(points.positions).all(axis=1)
+    points = ModelPoints(points.ids[finite], points.positions[finite])
+    if len(points.ids) < _FEWEST_POINTS:
+        return None
+    order = np.argsort(points.ids)
+    parsed.points = points.positions
+    return ModelPoints(points.ids[order], points.positions[order])
+
+
+def _with_depths(frame: RawFrame, image: ModelImage, points: ModelPoints) -> RawFrame:
+    """Near and far from the points that the image sees; the outermost 1 % are taken for mismatches."""
+    seen = image.points[image.points >= 0]
+    at = np.searchsorted(points.ids, seen).clip(max=len(points.ids) - 1)
+    positions = points.positions[at[points.ids[at] == seen]]
+    depth = (frame.pose[:, 3] - positions) @ frame.pose[:, 2]
+    depth = depth[depth > 0]
+    if len(depth) < _FEWEST_POINTS:
+        return frame
+    near, far = np.quantile(depth, (0.01, 0.99))
+    return replace(frame, near=float(near), far=float(far))

@@ -1,0 +1,48 @@
+"""Which folder of images to use where a scene comes with several sizes: `images`, `images_2`, `images_4`, ..."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raymine.scenes.images import images_in
+from raymine.scenes.parsed import Parsed
+
+_FULL_SIZE = ("images", "input", "rgb")
+_SMALLER = (2, 4, 8, 16)
+
+
+def image_folders(root: Path) -> dict[int, Path]:
+    """Folders that hold images, by how much smaller they are: 1 for full size, 2 for `images_2`, and so on."""
+    folders = {n: root / f"images_{n}" for n in _SMALLER}
+    full = next((root / name for name in _FULL_SIZE if images_in(root / name)), None)
+    found = {n: folder for n, folder in folders.items() if images_in(folder)}
+    return found if full is None else {1: full, **found}
+
+
+def choose_folder(root: Path, downscale: int, parsed: Parsed) -> Path | None:
+    """The folder whose images serve this downscale best; None where there is no folder of images.
+
+    A folder made for exactly this factor is used as it is, if it is complete. Otherwise the largest images are used
+    and divided, which may be `images_8` where nothing else was kept. What was chosen is recorded in `parsed`.
+    """
+    folders = image_folders(root)
+    if not folders:
+        return None
+    complete = downscale in folders and len(images_in(folders[downscale])) >= len(images_in(folders[min(folders)]))
+    if downscale > 1 and complete:
+        parsed.premade = downscale
+        parsed.decisions.append(f"Images: {folders[downscale].name}, already smaller by {downscale}.")
+        return folders[downscale]
+    factor = min(folders)
+    if factor > 1:
+        parsed.decisions.append(f"Images: {folders[factor].name}, the largest that are there; the full size is not.")
+    return folders[factor]
+
+
+def choose_images(root: Path, downscale: int, parsed: Parsed) -> list[Path]:
+    """The images of the chosen folder in the order of their names; empty, with a problem, where there are none."""
+    folder = choose_folder(root, downscale, parsed)
+    if folder is None:
+        parsed.error("images", "no folder with images was found.", "Put the images into `images`.", "missing-image")
+        return []
+    return images_in(folder)

@@ -1,0 +1,178 @@
+"""A whole run on the fused engine: loop, evaluation, checkpoint, resume and a look at the result."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from raymine import recipes
+from raymine.config import Every, Schedule
+from raymine.engines import choice
+from raymine.engines.fused import engine
+from raymine.engines.fused import grid as grid_module
+from raymine.engines.fused import rays as rays_module
+from raymine.engines.fused import stages as stages_module
+from raymine.engines.fused import trainer as trainer_module
+from raymine.engines.fused.problem import NoRoomError
+from raymine.engines.fused.timing import busy_share, stage_times
+from raymine.experiment import TrainRequest, load_run, train
+from raymine.experiment import prepare as preparing
+from raymine.kernels.ngp_step.gpu import WAYS
+from raymine.rays import rays_for_camera
+from raymine.step import TrainConfig
+from support.device import requires_gpu
+from support.disc_scene import write_scene_of_eight
+from support.fused import CONFIG, DEVICE, GPU, trainer_for
+
+pytest.importorskip("triton")
+
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import KernelInterface
+
+
+def tiny(*_: object) -> TrainConfig:
+    """A recipe for these tests."""
+    return replace(CONFIG, deterministic=True)
+
+
+@pytest.fixture
+def _fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the interpreter's CPU were a GPU."""
+    monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
+    monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
+    # A picture takes the interpreter a minute.
+    schedule = Schedule(metrics=2, checkpoint=Every(steps=1), evaluate_views=1 if GPU else 0)
+    monkeypatch.setattr(preparing, "_schedule", lambda *_: schedule)
+
+
+class Noted:
+    """In place of a kernel: notes its name and constants, which is what a kernel is compiled for, and computes nothing.
+
+    What is launched may not depend on what was computed: the host never looks.
+    """
+
+    def __init__(self, name: str, launches: set[tuple[object, ...]]) -> None:
+        self.name, self.launches = name, launches
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *arguments, **constants: self.launches.add((self.name, *sorted(constants.items())))
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: set[tuple[object, ...]] = set()
+    for module in (trainer_module, grid_module, stages_module, rays_module):
+        for name, value in vars(module).items():
+            if isinstance(value, KernelInterface | InterpretedFunction):
+                monkeypatch.setattr(module, name, Noted(name, launches))
+
+    def fresh() -> engine.FusedEngine:
+        trainer = trainer_for(unbounded=unbounded)
+        return engine.FusedEngine(trainer.state, trainer.data)
+
+    fresh().warm_up()
+    ready = launches.copy()
+    launches.clear()
+    training = fresh()
+    for _ in range(4):  # every cell at 4, some at 8 and 12
+        training.advance(4)
+    assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
+    assert launches <= ready
+
+
+class Measured:
+    """In place of `train`: compiles to nothing, and needs ever less shared memory from way to way."""
+
+    def warmup(self, *_: object, TILE: int, HELD: bool, **__: object) -> object:
+        return SimpleNamespace(metadata=SimpleNamespace(shared=1000 * (TILE + 100 * HELD)))
+
+
+@pytest.mark.parametrize(
+    ("room", "capability", "warps", "way"),
+    [
+        (300, 9, 8, 0), (300, 9, 4, 1), (200, 8, 8, 1), (164, 8, 4, 1), (100, 8, 8, 2), (100, 9, 4, 3), (63, 8, 4, 3),
+        (30, 8, 4, None),
+    ],
+)  # fmt: skip
+def test_the_quickest_way_that_finds_room_is_taken(
+    room: int, capability: int, warps: int, way: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_for()
+    trainer._warps = warps
+    monkeypatch.setattr(trainer_module, "capability", lambda _: capability)
+    monkeypatch.setattr(trainer_module, "train", Measured())
+    monkeypatch.setattr(trainer_module, "shared_memory", lambda _: 1000 * room)
+    monkeypatch.setattr(trainer.state, "device", SimpleNamespace(type="cuda"))
+    if way is not None:
+        assert trainer._find_way() == WAYS[way]
+        return
+    with pytest.raises(NoRoomError, match="needs 31 KB of shared memory, and this GPU has 29 KB"):
+        trainer._find_way()
+
+
+def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_way(_: object) -> None:
+        raise NoRoomError("the fused step needs 90 KB")
+
+    trainer = trainer_for()
+    monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
+    monkeypatch.setattr(trainer_module.FusedTrainer, "_find_way", find_way)
+    found = choice.engine_for(trainer.state, trainer.data)
+    assert (found.name, found.reason) == ("plain", "the fused step needs 90 KB")
+    assert len(found.advance(1)) == 1
+
+
+def test_between_two_rows_of_metrics_are_as_many_steps_as_the_device_can_report() -> None:
+    on_cuda, on_cpu = (
+        preparing._schedule(TrainRequest("builtin"), torch.device(kind), 1000, None) for kind in ("cuda", "cpu")
+    )
+    assert on_cuda.metrics == trainer_module.RING
+    assert on_cpu == replace(on_cuda, metrics=Schedule().metrics)
+
+
+@requires_gpu
+def test_it_tells_where_its_time_goes() -> None:
+    trainer = trainer_for()
+    own = engine.FusedEngine(trainer.state, trainer.data)
+    own.advance(40)
+    assert busy_share(own.trainer) > 0
+    step = trainer.state.step  # what was replayed counts for nothing
+    assert [report.step for report in own.advance(3)] == [step, step + 1, step + 2]
+    times = stage_times(own.trainer)
+    assert {"draw", "march", "infer", "judge", "select", "train", "adam"} < set(times)
+    assert all(time > 0 for time in times.values())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("_fused_anywhere")
+def test_a_fused_run_is_resumed_and_looked_at(tmp_path: Path) -> None:
+    scene = write_scene_of_eight(tmp_path / "scene")
+    steps = 40 if GPU else 2
+
+    def request(out: str, resume: bool = False) -> TrainRequest:
+        return TrainRequest(scene, steps=steps, device=DEVICE.type, out=tmp_path / out, resume=resume)
+
+    whole = train(request("whole"), warmup=lambda *_: None)
+    assert (whole.status, whole.step) == ("finished", steps)
+    assert (whole.best_psnr is not None) == GPU
+    run = load_run(whole.run, device=DEVICE.type)
+    assert type(run.renderer).__name__ == "FusedRenderer"
+    rays = rays_for_camera(run.scene.cameras[0], run.scene.frames[0].pose, run.scene.bounds, device=DEVICE)
+    few = replace(rays, **{n: getattr(rays, n)[::61] for n in ("origins", "directions", "near", "far")})
+    view = run.renderer.render(few, torch.ones(3, device=DEVICE))
+    assert torch.isfinite(view.colour).all()
+    # The same run without its last step, and that step again.
+    shutil.copytree(whole.run, tmp_path / "cut")
+    for path in (tmp_path / "cut/checkpoints").glob(f"step-{steps:08d}.*"):
+        path.unlink()
+    resumed = train(request("cut", resume=True), warmup=lambda *_: None)
+    assert resumed.step == steps
+    again = load_run(resumed.run, device=DEVICE.type)
+    for name, value in run.state.tensors().items():
+        assert torch.equal(value, again.state.tensors()[name]), name

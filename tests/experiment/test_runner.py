@@ -1,0 +1,271 @@
+"""The whole way: a tiny Blender scene, the real step, a run folder, resume, refusals, and a run opened for looking."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from raymine import checkpoint
+from raymine.errors import ConfigError, RaymineError, ResourceError, RunError, SceneError
+from raymine.experiment import (
+    Replay,
+    RunResult,
+    SilentObserver,
+    StartInfo,
+    StepInfo,
+    TrainRequest,
+    load_run,
+    resolve_device,
+    train,
+)
+from raymine.rundir import RunDir, list_runs
+from raymine.tracking import read_rows
+from support.disc_scene import write_scene
+from support.fake_training import deterministic
+from support.killed_run import TINY
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    return write_scene(tmp_path / "scene")
+
+
+def request(scene: Path, out: Path | None, steps: int = 40, **changes: object) -> TrainRequest:
+    base = TrainRequest(scene, out=out, steps=steps, device="cpu", overrides=TINY, evaluate_views=1)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+class StopAt(SilentObserver):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, info: StepInfo) -> None:
+        if info.step >= self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Starts(SilentObserver):
+    def __init__(self) -> None:
+        self.seen: list[StartInfo] = []
+
+    def on_start(self, info: StartInfo) -> None:
+        self.seen.append(info)
+
+
+def test_train_stop_resume_equals_unbroken_and_opens_for_looking(tmp_path: Path, scene: Path) -> None:
+    whole = train(request(scene, tmp_path / "whole"))
+    first = train(request(scene, tmp_path / "parts"), observer=StopAt(16))
+    # What a process killed later would leave behind: rows that the checkpoint does not know, and half a row.
+    with open(tmp_path / "parts/metrics.jsonl", "a") as log:
+        log.write('{"kind": "train", "step": 32, "loss": 9.0}\n{"kind": "tr')
+    second = train(request(scene, tmp_path / "parts", resume=True))
+    repairs = [row["data"] for row in read_rows(tmp_path / "parts/events.jsonl") if row["kind"] == "metrics-repair"]
+    assert repairs == [{"later": 1, "unreadable": 1}]
+    assert (whole.status, whole.step, whole.exit_code) == ("finished", 40, 0)
+    assert (first.status, first.step, first.exit_code) == ("stopped", 16, 130)
+    assert (second.status, second.step, second.exit_code) == ("finished", 40, 0)
+    assert second.best_psnr == whole.best_psnr
+    saved = [checkpoint.load_latest(tmp_path / name / "checkpoints") for name in ("whole", "parts")]
+    assert saved[0] is not None
+    assert saved[1] is not None
+    a, b = saved[0].checkpoint, saved[1].checkpoint
+    assert a.scalars == b.scalars
+    assert a.tensors.keys() == b.tensors.keys()
+    assert all(torch.equal(a.tensors[name], b.tensors[name]) for name in a.tensors)
+    rows = [deterministic(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("whole", "parts")]
+    assert rows[0] == rows[1]
+    loaded = load_run(tmp_path / "parts", device="cpu")
+    assert loaded.step == 40
+    assert all(torch.equal(value, b.tensors[name]) for name, value in loaded.state.tensors().items())
+    assert load_run(tmp_path / "parts", which="best", device="cpu").step in (10, 20, 30, 40)
+    manifest = RunDir.open(tmp_path / "parts").read_manifest()
+    assert (manifest.status, manifest.step, manifest.name) == ("finished", 40, "parts")
+    assert [attempt.from_step for attempt in manifest.attempts] == [0, 16]
+    assert all(attempt.ended for attempt in manifest.attempts)
+
+
+def test_a_time_limited_run_is_reproduced_from_its_manifest(tmp_path: Path, scene: Path) -> None:
+    timed = train(request(scene, tmp_path / "timed", steps=None, max_seconds=0.4, evaluate_views=0))
+    manifest = RunDir.open(tmp_path / "timed").read_manifest()
+    assert manifest.horizons
+    assert manifest.step == timed.step
+    replay = Replay(manifest.step, manifest.horizons, manifest.rollbacks)
+    train(request(scene, tmp_path / "again", steps=None, replay=replay, evaluate_views=0))
+    found = [load_run(tmp_path / name, device="cpu").state for name in ("timed", "again")]
+    assert found[0].scalars() == found[1].scalars()
+    for name, value in found[0].tensors().items():
+        assert torch.equal(value, found[1].tensors()[name]), name
+
+
+def test_a_time_limited_run_ends_where_the_recipe_has_enough_and_can_be_taken_further(
+    tmp_path: Path, scene: Path
+) -> None:
+    starts = Starts()
+    asked = request(scene, tmp_path / "run", steps=None, max_seconds=600.0, overrides={**TINY, "enough": 21})
+    assert (train(asked, observer=starts).step, RunDir.open(tmp_path / "run").read_manifest().status) == (
+        21,
+        "finished",
+    )
+    further = replace(asked, resume=True, max_seconds=None, steps=25)
+    assert train(further, observer=starts).step == 25
+    assert [start.enough for start in starts.seen] == [21, 0]
+
+
+def refused(asked: TrainRequest, kind: type[RaymineError], *words: str) -> None:
+    """Asking fails with every one of `words` in the message."""
+    with pytest.raises(kind) as caught:
+        train(asked)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_resume_refuses_another_config_scene_or_image(tmp_path: Path, scene: Path) -> None:
+    run = tmp_path / "run"
+    train(request(scene, run, steps=4))
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    refused(request(scene, run), RunError, "already holds a run", "--resume")
+    refused(request(scene, run, resume=True, seed=3), ConfigError, "seed: 0 in the run, 3 asked")
+    smaller = {**TINY, "field.grid.levels": 3}
+    refused(
+        request(scene, run, resume=True, overrides=smaller),
+        ConfigError,
+        "train.field.grid.levels: 2 in the run, 3 asked",
+    )
+    shutil.copytree(scene, tmp_path / "other")
+    text = (tmp_path / "other/transforms_train.json").read_text().replace("0.7", "0.8")
+    (tmp_path / "other/transforms_train.json").write_text(text)
+    refused(request(tmp_path / "other", run, resume=True), RunError, "another scene", str(scene))
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    write_scene(scene, shade=201)
+    refused(request(scene, run, resume=True), RunError, "images", "have changed")
+    write_scene(scene)
+    # The same scene at another place is the same scene, and more steps may be asked.
+    shutil.copytree(scene, tmp_path / "moved")
+    longer = train(request(tmp_path / "moved", run, steps=6, resume=True))
+    assert longer.step == 6
+    # Without a limit of its own, a resumed run keeps the one it has.
+    assert train(request(tmp_path / "moved", run, steps=None, resume=True)).step == 6
+
+
+def test_a_refused_request_leaves_no_trace(tmp_path: Path, scene: Path) -> None:
+    out = tmp_path / "run"
+    refused(request(tmp_path / "nowhere", out), SceneError, "nowhere")
+    refused(request(scene, out, recipe="npg"), ConfigError, "npg", "ngp")
+    refused(
+        request(scene, out, overrides={"field.grid.level": 3}), ConfigError, "field.grid.level", "field.grid.levels"
+    )
+    refused(request(scene, out, overrides={"field.grid.levels": "many"}), ConfigError, "field.grid.levels", "'many'")
+    huge = {"field.grid.levels": 32, "field.grid.features": 8, "field.grid.log2_entries": 24, "field.grid.finest": 2048}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raymine.experiment.memory.available_bytes", lambda _: 8 << 30)
+        refused(request(scene, out, overrides=huge), ResourceError, "GiB of memory on cpu, and 8.0 GiB is free")
+    (scene / "train/r_0.png").write_bytes((scene / "train/r_0.png").read_bytes()[:60])
+    refused(request(scene, out), SceneError, "r_0.png")
+    assert not out.exists()
+
+
+def test_resume_starts_where_there_is_nothing_yet_and_needs_a_folder(tmp_path: Path, scene: Path) -> None:
+    assert train(request(scene, tmp_path / "new", steps=2, resume=True)).step == 2
+    refused(request(scene, None, resume=True), ConfigError, "--resume needs --out")
+
+
+def test_a_damaged_newest_checkpoint_falls_back_and_says_so(tmp_path: Path, scene: Path) -> None:
+    run = tmp_path / "run"
+    train(request(scene, run, steps=20))
+    good = checkpoint.load_latest(run / "checkpoints")
+    newest = run / "checkpoints/step-00000020.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = train(request(scene, run, steps=20, resume=True))
+    assert again.step == 20
+    events = [row for row in read_rows(run / "events.jsonl") if row["level"] == "warning"]
+    assert [e["kind"] for e in events] == ["damaged-checkpoint", "fallback"]
+    assert "were written" in events[0]["message"]
+    now = checkpoint.load_latest(run / "checkpoints")
+    assert good is not None
+    assert now is not None
+    assert all(torch.equal(v, now.checkpoint.tensors[k]) for k, v in good.checkpoint.tensors.items())
+    steps = [row["step"] for row in read_rows(run / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+def test_default_names_count_up_and_are_listed(tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [train(request(scene, None, steps=1, evaluate_views=0)).run for _ in range(2)]
+    assert names == [Path("runs/scene-ngp-1"), Path("runs/scene-ngp-2")]
+    listed = list_runs(Path("runs"))
+    assert [(r.name, r.status, r.step, r.recipe) for r in listed] == [
+        ("scene-ngp-1", "finished", 1, "ngp"),
+        ("scene-ngp-2", "finished", 1, "ngp"),
+    ]
+
+
+def test_a_failure_is_recorded(tmp_path: Path, scene: Path) -> None:
+    class Broken(SilentObserver):
+        def on_step(self, info: StepInfo) -> None:
+            raise ResourceError("no space left for the observer")
+
+        def on_end(self, result: RunResult) -> None:
+            raise AssertionError("a failed run has no good end")
+
+    with pytest.raises(ResourceError):
+        train(request(scene, tmp_path / "run", steps=20), observer=Broken())
+    manifest = RunDir.open(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.error) == ("failed", "no space left for the observer")
+    assert manifest.ended is not None
+    # The lock is free again.
+    assert train(request(scene, tmp_path / "run", steps=20, resume=True)).status == "finished"
+
+
+def test_load_run_refuses_what_it_cannot_show(tmp_path: Path, scene: Path) -> None:
+    with pytest.raises(RunError, match="no run folder"):
+        load_run(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="is not a run folder"):
+        load_run(scene)
+    train(request(scene, tmp_path / "run", steps=2))
+    text = (scene / "transforms_train.json").read_text()
+    (scene / "transforms_train.json").write_text(text.replace("0.7", "0.9"))
+    with pytest.raises(RunError, match="has changed since"):
+        load_run(tmp_path / "run", device="cpu")
+
+
+def test_a_dynamic_scene_is_trained_with_a_warning(tmp_path: Path, scene: Path) -> None:
+    for split in ("train", "test"):
+        data = json.loads((scene / f"transforms_{split}.json").read_text())
+        for i, frame in enumerate(data["frames"]):
+            frame["time"] = i / 10
+        (scene / f"transforms_{split}.json").write_text(json.dumps(data))
+    seen: list[str] = []
+
+    class Keep(SilentObserver):
+        def on_start(self, info: StartInfo) -> None:
+            seen.extend(info.warnings)
+
+    assert train(request(scene, tmp_path / "run", steps=2), observer=Keep()).status == "finished"
+    assert any("the recipe ngp is static" in warning for warning in seen)
+
+
+def test_devices() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="no such device"):
+        resolve_device("gpu")
+    with pytest.raises(ConfigError, match="trains on cpu and cuda"):
+        resolve_device("meta")
+    if not torch.cuda.is_available():
+        assert resolve_device("auto") == torch.device("cpu")
+        with pytest.raises(ConfigError, match="--device cuda: torch sees no CUDA device"):
+            resolve_device("cuda")
+
+
+def test_requests_are_checked_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"--steps 5 and --max-seconds 3\.0 were both given"):
+        TrainRequest("builtin", steps=5, max_seconds=3.0)
+    for wrong in ({"steps": 0}, {"max_seconds": 0.0}, {"max_seconds": math.inf}, {"downscale": 0}, {"seed": -1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "-")):
+            TrainRequest("builtin", **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+"""Philox against its published test vectors, the backends against each other, and the statistics of the draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raymine.errors import ConfigError
+from raymine.kernels import dispatch
+from raymine.kernels.philox import reference
+from raymine.kernels.philox.op import Stream, integers, uniform, words
+from support.device import TRITON_DEVICE
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_published_vectors(counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]) -> None:
+    assert tuple(reference.rounds(torch.tensor([counter]), key)[0].tolist()) == expected
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 63, 1000, 5001])
+@pytest.mark.parametrize("seed", [0, 1, 2**40 + 17, -1])
+def test_backends_agree(n: int, seed: int) -> None:
+    with dispatch.force("cpu"):
+        got = words(seed, 123_456, 5, n)
+    with dispatch.force("reference"):
+        expected = words(seed, 123_456, 5, n)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 1500])
+@pytest.mark.parametrize("seed", [0, 2**40 + 17, -1])
+def test_the_gpu_draws_the_same_words(n: int, seed: int) -> None:
+    pytest.importorskip("triton")
+    with dispatch.force("gpu"):
+        got = words(seed, 2**32 - 5, 5, n, TRITON_DEVICE)
+    assert torch.equal(got.cpu(), reference.words(seed, 2**32 - 5, 5, n, torch.device("cpu")))
+
+
+def test_a_draw_is_a_function_of_its_index() -> None:
+    assert torch.equal(words(7, 3, 1, 10), words(7, 3, 1, 1000)[:10])
+
+
+def test_seeds_steps_and_streams_are_apart() -> None:
+    draws = [words(s, t, k, 256) for s in (0, 1) for t in (0, 1) for k in (Stream.PIXEL, Stream.JITTER)]
+    for i, a in enumerate(draws):
+        for b in draws[:i]:
+            assert (a == b).sum() <= 1
+
+
+def test_uniform_is_uniform() -> None:
+    u = uniform(3, 0, 0, (200_000,))
+    assert float(u.min()) >= 0
+    assert float(u.max()) < 1
+    assert abs(float(u.mean()) - 0.5) < 4 * (1 / 12 / 200_000) ** 0.5
+    counts = torch.histc(u, 64, 0, 1)
+    chi2 = float(((counts - 3125) ** 2 / 3125).sum())
+    assert 30 < chi2 < 110  # 63 degrees of freedom: both tails below 1e-4
+
+
+def test_integers_cover_their_range() -> None:
+    n = integers(0, 0, 0, 5000, 7)
+    assert set(n.tolist()) == set(range(7))
+    with pytest.raises(ConfigError, match="`high` must be in 1"):
+        integers(0, 0, 0, 1, 0)

@@ -1,0 +1,58 @@
+"""What recipes make of a scene: lengths follow from how much of it a pixel covers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raymine import recipes
+from raymine.contracts import Bounds, Scene
+from raymine.step import TrainConfig
+from support.scenes import ball_scene
+
+SCENE, _ = ball_scene()
+SIDE = max(b - a for a, b in zip(SCENE.bounds.low, SCENE.bounds.high, strict=True))
+
+
+def seen_by(pixels: float) -> Scene:
+    """The scene through lenses that see it `pixels` times as sharp."""
+    return replace(SCENE, cameras=tuple(replace(c, fx=c.fx * pixels, fy=c.fy * pixels) for c in SCENE.cameras))
+
+
+def samples_of(config: TrainConfig) -> float:
+    """How many samples cross the box."""
+    return SIDE / config.sampler.step
+
+
+def test_samples_of_the_large_recipe_are_never_longer_and_follow_the_finest_cells() -> None:
+    ended = set()
+    for pixels in (1.0, 30.0, 1000.0):
+        small, large = (recipes.build(name, seen_by(pixels), "cuda") for name in ("ngp", "ngp-large"))
+        finest = large.field.grid.finest
+        assert finest == small.field.grid.finest
+        assert samples_of(small) == pytest.approx(600)
+        assert samples_of(large) == pytest.approx(max(600, 1.5 * finest))
+        ended.add(finest)
+    assert min(ended) < 400 < max(ended)
+
+
+def test_where_samples_grow_with_distance_both_recipes_start_alike() -> None:
+    bounds = SCENE.bounds
+    scene = replace(seen_by(1000.0), bounds=Bounds(bounds.low, bounds.high, levels=3))
+    small, large = (recipes.build(name, scene, "cuda") for name in ("ngp", "ngp-large"))
+    assert small.sampler == large.sampler
+    assert small.sampler.cone > 0
+
+
+def test_only_where_too_many_steps_are_known_to_do_harm_a_recipe_has_enough_of_them() -> None:
+    bounds = SCENE.bounds
+    unbounded = replace(SCENE, bounds=Bounds(bounds.low, bounds.high, levels=3))
+    cases = [
+        (name, scene, device)
+        for name in ("ngp", "ngp-large")
+        for scene in (SCENE, unbounded)
+        for device in ("cpu", "cuda")
+    ]
+    limited = [case for case in cases if recipes.build(*case).max_useful_steps]
+    assert limited == [("ngp-large", SCENE, "cuda")]

@@ -1,0 +1,40 @@
+"""The index of runs: states told apart, and the best evaluation shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raymine import checkpoint
+from raymine.rundir import list_runs, summarise
+from support.fake_training import manifest
+from support.runs import create_run
+
+
+def test_the_index_tells_states_apart(tmp_path: Path) -> None:
+    statuses = {"done": "finished", "halted": "stopped", "dead": "failed"}
+    for number, (name, status) in enumerate(statuses.items()):
+        with create_run(tmp_path / name) as run:
+            run.write_manifest(
+                manifest(status=status, step=7, psnr=20.0, elapsed=3.5, started=f"2030-01-0{number + 2}", error="why")
+            )
+    with create_run(tmp_path / "group/alive") as alive:
+        checkpoint.save(alive.checkpoints, 120, {}, {}, {})
+        found = {run.name: run for run in list_runs(tmp_path)}
+        assert found["alive"].status == "running"
+        assert found["alive"].step == 120
+    assert {name: found[name].status for name in statuses} == statuses
+    assert (found["done"].psnr, found["done"].duration, found["done"].step) == (20.0, 3.5, 7)
+    assert found["dead"].problem == "why"
+    assert [run.name for run in list_runs(tmp_path)] == ["alive", "done", "halted", "dead"]
+    assert {run.name: run.status for run in list_runs(tmp_path)}["alive"] == "crashed"
+    (tmp_path / "done/manifest.json").write_text("{}")
+    broken = {run.name: run for run in list_runs(tmp_path)}["done"]
+    assert broken.status == "unreadable"
+    assert "missing" in broken.problem
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_best_evaluation_wins_over_training_psnr_in_the_index(tmp_path: Path) -> None:
+    with create_run(tmp_path / "run") as run:
+        run.write_manifest(manifest(status="finished", psnr=20.0, best_psnr=31.5))
+    assert summarise(tmp_path / "run").psnr == 31.5

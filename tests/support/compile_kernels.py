@@ -1,0 +1,150 @@
+"""Compiles every kernel of the fused step, of its pictures and of `mlp` for a GPU that need not be there, and looks
+through the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`: prints for the networks of
+the recipes which way `train` takes in so many KB, on a Hopper also for the largest network that it takes.
+
+Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
+Triton's interpreter, which takes what its compiler would refuse.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from raymine.engines.fused import draws, engine, grid, rays, renderer, stages, trainer
+from raymine.fields import HashFieldConfig
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.kernels.mlp import gpu as mlp
+from raymine.kernels.ngp_step.gpu import WAYS
+from raymine.mining import PUBLISHED, HardConfig, MiningConfig
+from raymine.mining.config import Policy
+from raymine.pixels import PixelConfig
+from raymine.step import TrainState
+from support.fused import CONFIG, POISSON, SHAPES, trainer_for
+from support.machine_code import disassemble, unset_registers
+
+TYPES = {
+    torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.uint8: "u8", torch.int32: "i32",
+    torch.int64: "i64",
+}  # fmt: skip
+RECIPES = ("ngp", "ngp-large")
+LARGEST = HashFieldConfig(GridSpec(16, 8, 9, 4, 32), width=128, geometry=64, colour_layers=3)
+POLICIES: tuple[Policy, ...] = ("prune", "none")
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+
+
+class Compiled:
+    """In place of a kernel: compiles it for what it is launched with, once for each kind of arguments."""
+
+    def __init__(self, kernel: Any, target: GPUTarget, seen: set[object]) -> None:
+        self.kernel, self.target, self.seen = kernel, target, seen
+
+    def __getitem__(self, grid: object) -> Callable[..., object]:
+        return partial(self.warmup, grid=grid)
+
+    def warmup(self, *arguments: object, grid: object, **named: Any) -> object:
+        options = {name: named.pop(name) for name in OPTIONS if name in named}
+        names = self.kernel.arg_names
+        given = dict(zip(names, arguments, strict=False)) | named
+        signature = {name: "constexpr" if name in named else kind(given[name]) for name in names}
+        key = (self.kernel.__name__, *signature.items(), *sorted(named.items()), *sorted(options.items()))
+        if key in self.seen:
+            return None
+        self.seen.add(key)
+        places = {name: (i,) for i, name in enumerate(names)}
+        aligned = {places[n]: [["tt.divisibility", 16]] for n, v in given.items() if isinstance(v, Tensor) and even(v)}
+        source = ASTSource(self.kernel, signature, {places[name]: value for name, value in named.items()}, aligned)
+        print(self.kernel.__name__, *(f"{name}={value}" for name, value in {**named, **options}.items()), flush=True)
+        compiled = triton.compile(source, target=self.target, options=options)
+        with tempfile.TemporaryDirectory() as folder:
+            unset = unset_registers(disassemble(compiled.asm["cubin"], Path(folder)))
+        assert not unset, f"{self.kernel.__name__} reads registers that nothing has set: {unset}"
+        return compiled
+
+
+def kind(value: object) -> str:
+    """The type of an argument, as Triton calls it."""
+    if isinstance(value, Tensor):
+        return "*" + TYPES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def even(value: Tensor) -> bool:
+    return value.data_ptr() % 16 == 0
+
+
+def compile_all(target: GPUTarget) -> None:
+    seen = replace_kernels(target)
+    # Those of the recipes take minutes for a Turing.
+    networks = [(replace(CONFIG, field=SHAPES[name]), name == "ngp") for name in RECIPES if target.arch >= 80]
+    prune, none = (replace(CONFIG, mining=replace(POISSON, policy=policy)) for policy in POLICIES)
+    for config, unbounded in (
+        (CONFIG, False),
+        (replace(CONFIG, pixels=PixelConfig(policy="edges"), deterministic=True), True),
+        (replace(CONFIG, mining=MiningConfig(hard=PUBLISHED)), False),
+        (replace(CONFIG, mining=MiningConfig(hard=HardConfig(draw="topk", reweight="none"))), False),
+        (prune, False),
+        (none, False),
+        *networks,
+    ):
+        made = trainer_for(config, unbounded)
+        own = engine.FusedEngine(made.state, made.data)
+        own.warm_up()
+        own.renderer().render(made.data.rig.rays_for_image(0), torch.ones(3))
+    if target.arch >= 80:
+        for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights are held, and read again for every tile
+            compile_network(mlp.network_of(widths, "relu", "none", "fp16"))
+    print(f"{len(seen)} kernels")
+
+
+def compile_network(network: mlp.Network) -> None:
+    first, *_, last = network.widths
+    inputs, grad = (torch.zeros(100, width, dtype=torch.float16) for width in (first, last))
+    weights = torch.zeros(sum(network.sizes), dtype=torch.float16)
+    mlp.forward(inputs, weights, network)
+    mlp.backward(inputs, weights, grad, network, wanted=True, learn=True)
+
+
+def print_ways(target: GPUTarget, room: int) -> None:
+    replace_kernels(target)
+    fields = {name: SHAPES[name] for name in RECIPES} | ({"largest": LARGEST} if target.arch == 90 else {})
+    made = {name: trainer_for(replace(CONFIG, field=field)) for name, field in fields.items()}
+    with (
+        patch.object(trainer, "capability", lambda _: target.arch // 10),
+        patch.object(trainer, "shared_memory", lambda _: room << 10),
+        patch.object(trainer, "_PLENTY", sys.maxsize),  # look, whether there is plenty or not
+        patch.object(TrainState, "device", torch.device("cuda")),
+    ):
+        for name, each in made.items():
+            print(f"{name}: way {WAYS.index(each._find_way())}")
+
+
+def replace_kernels(target: GPUTarget) -> set[object]:
+    seen: set[object] = set()
+    launched = [(module, vars(module)) for module in (trainer, grid, stages, rays, renderer, draws)]
+    for module, names in (*launched, (mlp, ["_forward"]), (mlp.kernels, ["backward", "outer"])):
+        for name in list(names):
+            if isinstance(getattr(module, name), JITFunction):
+                setattr(module, name, Compiled(getattr(module, name), target, seen))
+    return seen
+
+
+if __name__ == "__main__":
+    goal = GPUTarget("cuda", int(sys.argv[1]), 32)
+    if len(sys.argv) > 2:
+        print_ways(goal, int(sys.argv[2]))
+    else:
+        compile_all(goal)
