@@ -75,7 +75,7 @@ def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path)
             with pytest.raises(RunError, match=f"in use by process {process.pid}") as caught:
                 attempt()
             assert f"kill {process.pid}" in caught.value.hint
-            assert "--out" in caught.value.hint
+            assert "`out`" in caught.value.hint
         # Looking is always allowed.
         RunDir.open(tmp_path / "run").read_manifest()
         assert summarise(tmp_path / "run").status == "running"
@@ -107,7 +107,7 @@ def test_targets(tmp_path: Path) -> None:
     assert check_target(tmp_path / "run", resume=True) is True
     with pytest.raises(RunError, match="already holds a run") as caught:
         check_target(tmp_path / "run", resume=False)
-    assert "--resume" in caught.value.hint
+    assert "resume=True" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["thesis.doc", ".git", ".notes"])
@@ -164,7 +164,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     for path in (tmp_path / "run", None):
         with pytest.raises(ResourceError, match="Cannot create the run folder: no permission") as caught:
             create(path, root=tmp_path / "runs")
-        assert "--out" in caught.value.hint
+        assert "`out`" in caught.value.hint
         assert caught.value.exit_code == 5
 
 

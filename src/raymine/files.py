@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raymine.errors import ResourceError
+from raymine.errors import ResourceError, option
 
 # What `json.dumps` can write. Recursive aliases are not worth their error messages here.
 JSON = Any
@@ -32,12 +32,12 @@ def resource_error(error: OSError, what: str, path: Path) -> ResourceError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError(
             f"Cannot {what}: no space left on the disk of {path}.",
-            hint="Free some space or choose another disk with --out; nothing that was there before is lost.",
+            hint=f"Free some space or choose another disk with {option('out')}; nothing that was there before is lost.",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ResourceError(
             f"Cannot {what}: no permission to write {path} ({error.strerror}).",
-            hint="Choose a folder you may write to with --out, or change its permissions.",
+            hint=f"Choose a folder you may write to with {option('out')}, or change its permissions.",
         )
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.")
 

@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from raymine._version import __version__
-from raymine.errors import CheckpointError
+from raymine.errors import CheckpointError, option
 from raymine.files import JSON, json_bytes, remove_stale_temps, resource_error, write_json
 
 from .tensor_file import Fingerprint, read_tensors, write_tensors
@@ -133,7 +133,7 @@ def load_latest(folder: Path) -> Latest | None:
     if problems:
         raise CheckpointError(
             f"Every checkpoint in {folder} is damaged: " + " ".join(problems),
-            hint="Train again with another --out, or restore the folder from a copy.",
+            hint=f"Train again with another {option('out')}, or restore the folder from a copy.",
         )
     return None
 
@@ -156,7 +156,7 @@ def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
     if wrong:
         raise CheckpointError(
             f"{checkpoint.path} belongs to another model: {'; '.join(wrong)}.",
-            hint="Resume with the options the run was started with, or train into another --out.",
+            hint=f"Resume with the options the run was started with, or train into another {option('out')}.",
         )
 
 
@@ -262,7 +262,7 @@ def _read_body(path: Path) -> dict[str, Any]:
         raise _FormatError(
             f"{path} has checkpoint format {body['format']}, written by raymine {body.get('version', 'unknown')}; "
             f"this is raymine {__version__}, which reads format {FORMAT}.",
-            hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another --out.",
+            hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another {option('out')}.",
         )
     if stored != _digest(body):
         raise CheckpointError(f"{path} is damaged: its content does not match its digest.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from raymine import checkpoint
 from raymine.config import RunConfig, model_digest
 from raymine.contracts import Renderer, Scene
-from raymine.errors import RunError
+from raymine.errors import RunError, option
 from raymine.fused import renderer_for
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
@@ -94,7 +94,7 @@ def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ..
     if latest is None:
         raise RunError(
             f"The run {run.path} has no checkpoint yet.",
-            hint="Wait until it has trained for a while, or continue it with `raymine train ... --resume`.",
+            hint=f"Wait until it has trained for a while, or continue training with {option('resume', True)}.",
         )
     notes = tuple(f"{problem} Using step {latest.checkpoint.step}." for problem in latest.problems)
     if which == "best":

@@ -11,7 +11,7 @@ import torch
 from raymine import recipes
 from raymine.config import Every, RunConfig, Schedule, replace_fields
 from raymine.contracts import Scene
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.fused import problem_with
 from raymine.kernels import dispatch
 from raymine.rays import CameraRig
@@ -61,22 +61,23 @@ def resolve_device(name: str) -> torch.device:
     """ "auto", "cpu", "cuda" or "cuda:N" as a device that is there; `ConfigError` when it is not."""
     if name == "auto":
         name = "cpu" if dispatch.triton_problem() else "cuda"
+    asked = option("device", name)
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"--device {name}: no such device.", hint="Use auto, cpu or cuda.") from error
+        raise ConfigError(f"{asked}: no such device.", hint="Use auto, cpu or cuda.") from error
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device {name}: raymine trains on cpu and cuda.", hint="Use auto, cpu or cuda.")
+        raise ConfigError(f"{asked}: raymine trains on cpu and cuda.", hint="Use auto, cpu or cuda.")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             built = torch.version.cuda
             reason = f"built for CUDA {built}" if built else "a build without CUDA"
             raise ConfigError(
-                f"--device {name}: torch sees no CUDA device (torch {torch.__version__}, {reason}).",
-                hint="Use --device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU.",
+                f"{asked}: torch sees no CUDA device (torch {torch.__version__}, {reason}).",
+                hint=f"Use {option('device', 'cpu')}, or a machine with an NVIDIA GPU and a CUDA build of torch.",
             )
         if device.index is not None and device.index >= torch.cuda.device_count():
-            raise ConfigError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
+            raise ConfigError(f"{asked}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
     return device
 
 
@@ -104,7 +105,10 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         scene = replace(scene, decisions=(*scene.decisions, same))
     problem = amp_problem(train.amp, device)
     if problem:
-        raise ConfigError(f"--amp {train.amp}: {problem}.", hint="Use --amp auto, or another type or device.")
+        raise ConfigError(
+            f"{option('amp', train.amp)}: {problem}.",
+            hint=f"Use {option('amp', 'auto')}, or another type or device.",
+        )
     steps, max_seconds = _limits(request, stored)
     config = RunConfig(
         scene=scene_name(request.scene),

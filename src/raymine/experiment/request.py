@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.files import JSON
 
 from .horizon import Replay
@@ -45,19 +45,20 @@ class TrainRequest:
     def __post_init__(self) -> None:
         if self.steps is not None and self.max_seconds is not None:
             raise ConfigError(
-                f"--steps {self.steps} and --max-seconds {self.max_seconds} were both given; a run has one limit.",
+                f"{option('steps', self.steps)} and {option('max_seconds', self.max_seconds)} were both given; "
+                "a run has one limit.",
                 hint="Drop one of them.",
             )
         if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"--steps must be at least 1, got {self.steps}.")
+            raise ConfigError(f"{option('steps')} must be at least 1, got {self.steps}.")
         if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
-            raise ConfigError(f"--max-seconds must be a positive number of seconds, got {self.max_seconds}.")
+            raise ConfigError(f"{option('max_seconds')} must be a positive number of seconds, got {self.max_seconds}.")
         if self.downscale < 1:
-            raise ConfigError(f"--downscale must be a whole number from 1 up, got {self.downscale}.")
+            raise ConfigError(f"{option('downscale')} must be a whole number from 1 up, got {self.downscale}.")
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {self.seed}.")
+            raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
         if self.evaluate_views < 0:
-            raise ConfigError(f"--evaluate-views must be 0 or more, got {self.evaluate_views}.")
+            raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
 
 
 @dataclass(frozen=True)

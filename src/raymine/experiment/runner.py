@@ -12,7 +12,7 @@ import torch
 from raymine import checkpoint
 from raymine.config import RunConfig, differences, identity, model_digest
 from raymine.contracts import Scene
-from raymine.errors import ConfigError, RunError
+from raymine.errors import ConfigError, RunError, option
 from raymine.fused import Engine, compile_kernels, engine_for
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
@@ -52,7 +52,10 @@ def train(
     """
     observer = observer or SilentObserver()
     if request.resume and request.out is None:
-        raise ConfigError("--resume needs --out, the folder of the run to continue.", hint="`raymine runs` lists them.")
+        raise ConfigError(
+            f"{option('resume')} needs {option('out')}, the folder of the run to continue.",
+            hint="`raymine runs` lists them.",
+        )
     resuming = request.out is not None and check_target(request.out, resume=request.resume)
     with contextlib.ExitStack() as stack:
         if resuming and request.out is not None:
@@ -134,13 +137,14 @@ def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> Non
         raise RunError(
             f"{run.path} is a run of another scene: it was trained on {manifest.scene}, and {asked.scene} "
             "has other frames, poses or cameras.",
-            hint="Give the scene the run was made from, or another --out.",
+            hint=f"Give the scene the run was made from, or another {option('out')}.",
         )
     changed = differences(identity(stored.to_json()), identity(asked.to_json()))
     if changed:
         raise ConfigError(
             f"{run.path} was started with other settings: {'; '.join(changed)}.",
-            hint="Resume with the same settings (only --steps and --max-seconds may change), or give another --out.",
+            hint=f"Resume with the same settings (only {option('steps')} and {option('max_seconds')} may change), "
+            f"or give another {option('out')}.",
         )
 
 
@@ -148,7 +152,7 @@ def _require_same_images(run: RunDir, work: _Work) -> None:
     if run.read_manifest().image_digest != work.image_digest:
         raise RunError(
             f"The images of the scene have changed since {run.path} was started.",
-            hint="Put the old images back, or train anew with another --out.",
+            hint=f"Put the old images back, or train anew with another {option('out')}.",
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from raymine.errors import RunError
+from raymine.errors import RunError, option
 from raymine.files import resource_error, try_lock
 
 # Someone who only looks whether a lock is held holds it for an instant; that must not look like an owner.
@@ -105,5 +105,5 @@ def _in_use(path: Path) -> RunError:
     stop = f", stop it (kill {owner.pid})," if owner else ", stop it"
     return RunError(
         f"The run {path.parent} is in use by {who}.",
-        hint=f"Wait for it{stop} or give another folder with --out.",
+        hint=f"Wait for it{stop} or give another {option('out')} folder.",
     )

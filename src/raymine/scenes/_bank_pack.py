@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from raymine.errors import ResourceError, SceneError
+from raymine.errors import ResourceError, SceneError, option
 from raymine.scenes._bank_decode import UNREADABLE, Header, decode, probe, reason_of
 from raymine.scenes._bank_index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
 from raymine.scenes._bank_io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
@@ -120,8 +120,8 @@ def _check_disk(job: Job, journal: Journal, needed: int) -> None:
             journal.path.unlink(missing_ok=True)
         raise ResourceError(
             f"The image bank needs {_mb(missing + _SPARE)} MB of disk in {job.folder}, and {_mb(free)} MB are free.",
-            hint="Use smaller images (--downscale 2 needs a quarter), free some space, or set RAYMINE_CACHE to a "
-            "folder on a larger disk.",
+            hint=f"Use smaller images ({option('downscale', 2)} needs a quarter), free some space, or set "
+            "RAYMINE_CACHE to a folder on a larger disk.",
         )
 
 
