@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raymine import checkpoint
-from raymine.config import RunConfig, model_digest
+from raymine.config import RunConfig
 from raymine.contracts import Renderer, Scene
 from raymine.errors import RunError, option
 from raymine.fused import renderer_for
@@ -51,7 +51,7 @@ def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest"
     run = RunDir.open(Path(run_folder))
     config = run.read_config()
     found, notes = _pick(run, which)
-    checkpoint.require(found, {"recipe": config.recipe, "config": model_digest(config)})
+    checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
     target = resolve_device(device)
     scene = load_scene(config.scene, downscale=config.downscale)
     if scene_digest(scene) != run.read_manifest().scene_digest:

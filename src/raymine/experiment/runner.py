@@ -164,13 +164,13 @@ class _Restored:
     events: tuple[Event, ...]
 
 
-def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
+def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
     """Bring `state` and the checkpoint folder to the newest whole checkpoint; where there is none, to the beginning."""
     latest = checkpoint.load_latest(run.checkpoints)
     if latest is None:
         return _Restored(LoopState(), ())
     found = latest.checkpoint
-    checkpoint.require(found, meta)
+    checkpoint.require(found, {"recipe": recipe, "config": run.read_digests()})
     state.restore(found.tensors, found.scalars)
     loop = LoopState.from_json(found.meta["loop"])
     best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
@@ -184,11 +184,11 @@ def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
 def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observer) -> RunResult:
     """Train in a locked folder and leave its manifest in a true state, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
-    meta = {"recipe": config.recipe, "config": model_digest(config)}
+    meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     record = Record(run, request.command)
     journal: Journal | None = None
     try:
-        restored = _restore(run, state, meta)
+        restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         record.begin(state.step, describe_environment(device))

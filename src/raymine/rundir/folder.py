@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from raymine.config import RunConfig, from_json, to_json
+from raymine.config import ForeignTypeError, RunConfig, from_json, model_digests, replacing_config, to_json
 from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
 
@@ -74,9 +74,14 @@ class RunDir:
         return _read_json(self.path / CONFIG)
 
     def read_config(self) -> RunConfig:
-        """The stored config; `RunError` when it does not fit this raymine."""
+        """The stored config, also of an earlier raymine; `RunError` when it does not fit this one.
+
+        `ForeignTypeError` when it holds a class of a package that is not allowed (see `config.allowing`).
+        """
         try:
             return RunConfig.from_json(self.read_config_json())
+        except ForeignTypeError:
+            raise
         except ConfigError as error:
             version = self.read_manifest().environment.raymine
             raise RunError(
@@ -84,7 +89,13 @@ class RunDir:
                 hint=f"The run was made by raymine {version}.",
             ) from error
 
+    def read_digests(self) -> tuple[str, ...]:
+        """What a checkpoint of this run may carry as the digest of its config."""
+        return model_digests(self.read_config_json())
+
     def write_config(self, config: JSON) -> None:
+        """Replace the stored config; checkpoints of this run stay its own."""
+        config = replacing_config(config, self.read_config_json())
         write_json(self.path / CONFIG, config, "write the config")
 
     def read_manifest(self) -> Manifest:
