@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from raymine.errors import ConfigError, option
+from raymine.errors import ConfigError, RaymineError, option
 
 ENTRY_POINTS = "raymine.recipes"
 """The entry-point group under which a package offers recipes; doing so also allows its classes."""
@@ -116,14 +116,18 @@ def import_module(name: str, wanted: str) -> ModuleType:
         raise ForeignTypeError(f"{wanted}, but importing `{name}` failed: {describe(error)}.") from error
 
 
-def describe(error: BaseException) -> str:
-    """An error in a user's code as one phrase: what it was, and the file and line it came from."""
+def describe(error: BaseException, within: str | None = None) -> str:
+    """An error in a user's code as one phrase: what it was, and the file and line it came from.
+
+    within: the user's own file, whose last line on the way to the error is named where there is one.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    file, line = (frames[-1].filename, frames[-1].lineno) if frames else ("", None)
+    own = [frame for frame in frames if frame.filename == within] or frames
+    file, line = (own[-1].filename, own[-1].lineno) if own else ("", None)
     if isinstance(error, SyntaxError) and error.filename:
         file, line = error.filename, error.lineno
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    what = f"{type(error).__name__}: {text}".rstrip(".: ")
+    what = (error.message if isinstance(error, RaymineError) else f"{type(error).__name__}: {text}").rstrip(".: ")
     return f"{what} ({file}, line {line})" if file and not file.startswith("<frozen") else what
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raymine import checkpoint
-from raymine.config import RunConfig
+from raymine.config import RunConfig, allowing
 from raymine.contracts import Renderer, Scene
 from raymine.errors import RunError, option
 from raymine.fused import renderer_for
@@ -42,14 +43,22 @@ class LoadedRun:
         return renderer_for(self.state)
 
 
-def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:
+def load_run(
+    run_folder: str | Path,
+    which: Literal["latest", "best"] = "latest",
+    device: str = "auto",
+    *,
+    allow: str | Collection[str] = (),
+) -> LoadedRun:
     """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
 
+    allow: packages that the run's config may name classes of; they are imported, and importing runs their code.
     "best" falls back to the newest where no evaluation has named a best one. `RunError` for a folder that is no run, a
     run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
     """
     run = RunDir.open(Path(run_folder))
-    config = run.read_config()
+    with allowing(allow):
+        config = run.read_config()
     found, notes = _pick(run, which)
     checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
     target = resolve_device(device)

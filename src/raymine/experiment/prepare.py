@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from raymine import recipes
-from raymine.config import Every, RunConfig, Schedule, replace_fields
+from raymine.config import Every, RunConfig, Schedule, allowing, replace_fields
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
 from raymine.fused import problem_with
@@ -17,12 +17,11 @@ from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
-from raymine.step import TrainData
+from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem, product_type
 
 from .request import TrainRequest
 
-DEFAULT_STEPS = 20_000
 # A run is looked at this often; each look costs a second or so outside the training clock.
 _LOOKS = 4
 # Steps a row of metrics on CUDA. Between two rows a fused step waits for nobody: 64 take about 30 ms on an H200.
@@ -84,11 +83,13 @@ def resolve_device(name: str) -> torch.device:
 def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     """Load the scene and resolve the config; `stored` gives the limits of a resumed run where none are asked."""
     device = resolve_device(request.device)
+    recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
+    name = recipes.name_of(request.recipe)
     if scene.dynamic:
-        static = f"Frames carry a time, but the recipe {request.recipe} is static: what moves will be blurred."
+        static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
-    train = replace_fields(recipes.build(request.recipe, scene, device.type), request.overrides)
+    base, train = _configure(request, scene, device)
     if request.device == "auto" and device.type == "cuda":
         problem = problem_with(train, "cuda", training=True)
         # In half precision a CPU has no kernels to win with either: it goes through torch, as the GPU does.
@@ -97,22 +98,24 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
             # after 60 s of the built-in scene.
             device = torch.device("cpu")
             scene = replace(scene, decisions=(*scene.decisions, f"Device: cpu, because {problem}."))
-            train = replace_fields(recipes.build(request.recipe, scene, "cpu"), request.overrides)
-    if request.recipe != "ngp" and recipes.build(request.recipe, scene, device.type) == recipes.build(
-        "ngp", scene, device.type
-    ):
-        same = f"Recipe: on a {device.type.upper()} `{request.recipe}` is the same as `ngp`."
+            base, train = _configure(request, scene, device)
+    twin = recipes.twin_of(request.recipe, base, scene, device.type)
+    if twin is not None:
+        same = f"Recipe: on a {device.type.upper()} `{name}` is the same as `{twin}`."
         scene = replace(scene, decisions=(*scene.decisions, same))
+    if name == recipes.CUSTOM and stored is not None and stored.train == train:
+        # What has no name of its own cannot contradict the one that the run has.
+        name = stored.recipe
     problem = amp_problem(train.amp, device)
     if problem:
         raise ConfigError(
             f"{option('amp', train.amp)}: {problem}.",
             hint=f"Use {option('amp', 'auto')}, or another type or device.",
         )
-    steps, max_seconds = _limits(request, stored)
+    steps, max_seconds = _limits(request, train, stored)
     config = RunConfig(
         scene=scene_name(request.scene),
-        recipe=request.recipe,
+        recipe=name,
         train=train,
         downscale=request.downscale,
         seed=request.seed,
@@ -122,6 +125,13 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         schedule=_schedule(request, device, steps, max_seconds),
     )
     return Prepared(scene, scene_digest(scene), config, device)
+
+
+def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tuple[TrainConfig, TrainConfig]:
+    """What the recipe gives on `device`, and that with the request's overrides."""
+    base = recipes.build(request.recipe, scene, device.type)
+    with allowing(request.packages):
+        return base, replace_fields(base, request.overrides)
 
 
 def scene_name(scene: str | Path) -> str:
@@ -149,11 +159,11 @@ def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 
-def _limits(request: TrainRequest, stored: RunConfig | None) -> tuple[int | None, float | None]:
+def _limits(request: TrainRequest, train: TrainConfig, stored: RunConfig | None) -> tuple[int | None, float | None]:
     if request.replay is not None:
         return request.replay.final_step, None
     if request.steps is None and request.max_seconds is None:
-        return (stored.steps, stored.max_seconds) if stored is not None else (DEFAULT_STEPS, None)
+        return (stored.steps, stored.max_seconds) if stored is not None else (recipes.default_steps(train), None)
     return request.steps, request.max_seconds
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
+from raymine.recipes import DEFAULT, AnyRecipe, packages_of
 
 from .horizon import Replay
 
@@ -19,16 +20,18 @@ RunStatus = Literal["finished", "stopped"]
 class TrainRequest:
     """One training run, as a user asks for it.
 
-    scene: a scene folder, or the word "builtin". out: the run folder; None takes the next free
-    `<runs_root>/<scene>-<recipe>-<n>`.
+    scene: a scene folder, or the word "builtin". recipe: a registered name, `package.module:function` (which is then
+    imported), a function (scene, device) -> TrainConfig, or a TrainConfig.
+    out: the run folder; None takes the next free `<runs_root>/<scene>-<recipe>-<n>`.
     steps / max_seconds: at most one of them; neither takes the recipe's own number of steps. max_seconds counts
     training only. overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     replay: step counts and learning-rate horizons recorded by another run, to repeat a time-limited run exactly.
     evaluate_views: test views sampled by each quick evaluation (0 turns it off). command: recorded in the manifest.
+    allow: packages whose classes a stored config or an override may name; they are imported.
     """
 
     scene: str | Path
-    recipe: str = "ngp"
+    recipe: AnyRecipe = DEFAULT
     out: Path | None = None
     resume: bool = False
     steps: int | None = None
@@ -41,6 +44,7 @@ class TrainRequest:
     replay: Replay | None = None
     runs_root: Path = Path("runs")
     command: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.max_seconds is not None:
@@ -59,6 +63,11 @@ class TrainRequest:
             raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages whose modules this request allows to import."""
+        return (*self.allow, *packages_of(self.recipe))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from raymine import checkpoint
-from raymine.config import RunConfig, differences, identity, model_digest
+from raymine import checkpoint, recipes
+from raymine.config import RunConfig, allowing, differences, identity, model_digest
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, RunError, option
 from raymine.fused import Engine, compile_kernels, engine_for
@@ -60,7 +60,10 @@ def train(
     with contextlib.ExitStack() as stack:
         if resuming and request.out is not None:
             run = stack.enter_context(RunDir.open_locked(request.out))
-            stored = run.read_config()
+            # Before the stored config is read, since it may hold classes of the recipe's package.
+            recipes.find(request.recipe)
+            with allowing(request.packages):
+                stored = run.read_config()
             prepared = prepare(request, stored)
             _require_same_run(run, prepared, stored)
             work = _make_ready(prepared, progress, warmup, stack)
@@ -125,7 +128,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         started=now(),
         environment=describe_environment(prepared.device),
     )
-    stem = f"{slug(Path(config.scene).name)}-{config.recipe}"
+    stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe)}"
     return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
 
 
