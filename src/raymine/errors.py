@@ -2,9 +2,19 @@
 
 Every message names the thing, the rule it broke, the value it had and what to do. The command line prints these
 without a traceback and exits with `exit_code`; anything else that escapes is a bug and keeps its traceback.
+
+Messages name options through `option`, so that a Python caller reads of arguments and the command line of flags.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from os import PathLike, fspath
+from typing import Any, Final
+
+_NO_VALUE: Final = object()
 
 
 class RaymineError(Exception):
@@ -62,3 +72,51 @@ class MissingExtraError(RaymineError, ImportError):
             f"{what} needs the package `{package}`, which is not installed.",
             hint=f"Install it with: pip install 'raymine[{extra}]'",
         )
+
+
+def _as_argument(name: str, value: Any = _NO_VALUE) -> str:
+    """`steps` or `steps=3`, in backquotes."""
+    if value is _NO_VALUE:
+        return f"`{name}`"
+    return f"`{name}={(fspath(value) if isinstance(value, PathLike) else value)!r}`"
+
+
+def _as_flag(name: str, value: Any = _NO_VALUE) -> str:
+    """`--steps` or `--steps 3`; a switch is `--resume` when True and `--no-page` when False."""
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"--no-{flag}"
+    return f"--{flag}" if value is _NO_VALUE or value is True else f"--{flag} {value}"
+
+
+_SPELLING: ContextVar[Callable[..., str]] = ContextVar("_SPELLING", default=_as_argument)
+_RENAMED: ContextVar[Mapping[str, str]] = ContextVar("_RENAMED", default={})  # noqa: B039 (never changed)
+
+
+def option(name: str, value: Any = _NO_VALUE) -> str:
+    """How the caller knows an option, for a message: with its value where one is given.
+
+    In Python "`max_seconds`" and "`max_seconds=5`"; on the command line "--max-seconds" and "--max-seconds 5".
+    """
+    known = _RENAMED.get().get(name, name)
+    return _SPELLING.get()(known) if value is _NO_VALUE else _SPELLING.get()(known, value)
+
+
+@contextlib.contextmanager
+def speaking_of_flags() -> Iterator[None]:
+    """Within the block, `option` names flags of the command line."""
+    token = _SPELLING.set(_as_flag)
+    try:
+        yield
+    finally:
+        _SPELLING.reset(token)
+
+
+@contextlib.contextmanager
+def renamed_options(**names: str) -> Iterator[None]:
+    """Within the block, the caller knows some options by other names: `renamed_options(max_seconds="seconds")`."""
+    token = _RENAMED.set({**_RENAMED.get(), **names})
+    try:
+        yield
+    finally:
+        _RENAMED.reset(token)

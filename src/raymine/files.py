@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raymine.errors import ResourceError
+from raymine.errors import ResourceError, option
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -33,10 +33,10 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     `hint` is the remedy; None is that for a folder which the user chose with --out.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Free some space or choose another disk with --out; nothing that was there before is lost."
+        remedy = f"Free some space or choose another disk with {option('out')}; nothing that was there before is lost."
         return ResourceError(f"Cannot {what}: no space left on the disk of {path}.", hint=hint or remedy)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = "Choose a folder you may write to with --out, or change its permissions."
+        remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
 

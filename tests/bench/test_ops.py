@@ -169,7 +169,7 @@ def test_out_of_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(ops.MAKERS, "select", (greedy,))
     with pytest.raises(ResourceError, match="select: Out of memory on cpu") as caught:
         bench_ops(OpsRequest("select", device="cpu"))
-    assert caught.value.hint == "Try fewer --samples."
+    assert caught.value.hint == "Try fewer `samples`."
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_resume_refuses_another_config_scene_or_image(tmp_path: Path, scene: Pat
     run = tmp_path / "run"
     train(request(scene, run, steps=4))
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    refused(request(scene, run), RunError, "already holds a run", "--resume")
+    refused(request(scene, run), RunError, "already holds a run", "resume=True")
     refused(request(scene, run, resume=True, seed=3), ConfigError, "seed: 0 in the run, 3 asked")
     smaller = {**TINY, "field.grid.levels": 3}
     refused(
@@ -173,7 +173,7 @@ def test_a_refused_request_leaves_no_trace(tmp_path: Path, scene: Path) -> None:
 
 def test_resume_starts_where_there_is_nothing_yet_and_needs_a_folder(tmp_path: Path, scene: Path) -> None:
     assert train(request(scene, tmp_path / "new", steps=2, resume=True)).step == 2
-    refused(request(scene, None, resume=True), ConfigError, "--resume needs --out")
+    refused(request(scene, None, resume=True), ConfigError, "`resume` needs `out`")
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_says_so(tmp_path: Path, scene: Path) -> None:
@@ -259,13 +259,13 @@ def test_devices() -> None:
         resolve_device("meta")
     if not torch.cuda.is_available():
         assert resolve_device("auto") == torch.device("cpu")
-        with pytest.raises(ConfigError, match="--device cuda: torch sees no CUDA device"):
+        with pytest.raises(ConfigError, match="`device='cuda'`: torch sees no CUDA device"):
             resolve_device("cuda")
 
 
 def test_requests_are_checked_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"--steps 5 and --max-seconds 3\.0 were both given"):
+    with pytest.raises(ConfigError, match=r"`steps=5` and `max_seconds=3\.0` were both given"):
         TrainRequest("builtin", steps=5, max_seconds=3.0)
     for wrong in ({"steps": 0}, {"max_seconds": 0.0}, {"max_seconds": math.inf}, {"downscale": 0}, {"seed": -1}):
-        with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "-")):
+        with pytest.raises(ConfigError, match=f"`{next(iter(wrong))}` must"):
             TrainRequest("builtin", **wrong)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def test_targets(tmp_path: Path) -> None:
     assert check_target(tmp_path / "run", resume=True) is True
     with pytest.raises(RunError, match="already holds a run") as caught:
         check_target(tmp_path / "run", resume=False)
-    assert "--resume" in caught.value.hint
+    assert "resume=True" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["thesis.doc", ".git", ".notes"])
@@ -99,7 +99,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     for path in (tmp_path / "run", None):
         with pytest.raises(ResourceError, match="Cannot create the run folder: no permission") as caught:
             create_run(path, root=tmp_path / "runs")
-        assert "--out" in caught.value.hint
+        assert "`out`" in caught.value.hint
         assert caught.value.exit_code == 5
 
 

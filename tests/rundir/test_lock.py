@@ -55,7 +55,7 @@ def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path)
             with pytest.raises(RunError, match=f"in use by process {process.pid}") as caught:
                 attempt()
             assert f"kill {process.pid}" in caught.value.hint
-            assert "--out" in caught.value.hint
+            assert "`out`" in caught.value.hint
         # Looking is always allowed.
         RunDir.open(tmp_path / "run").read_manifest()
         assert summarise(tmp_path / "run").status == "running"

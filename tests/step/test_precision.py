@@ -379,7 +379,7 @@ def test_a_processor_that_cannot_is_found_out_before_training(tmp_path: Path, mo
         request = TrainRequest(
             write_scene(tmp_path / "scene"), out=tmp_path / "run", steps=1, device="cpu", overrides={"amp": "bf16"}
         )
-        with pytest.raises(ConfigError, match=r"--amp bf16: torch .* cannot multiply in bfloat16 .* SIGILL"):
+        with pytest.raises(ConfigError, match=r"`amp='bf16'`: torch .* cannot multiply in bfloat16 .* SIGILL"):
             train(request)
         assert not (tmp_path / "run").exists()
         monkeypatch.setattr(precision, "TRIAL", "raise RuntimeError('no kernel for {dtype}')")

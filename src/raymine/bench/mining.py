@@ -19,7 +19,7 @@ import torch
 from raymine.config import differences, replace_fields, to_json
 from raymine.contracts import Scene
 from raymine.engines import engine_for, renderer_for
-from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError
+from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError, option
 from raymine.evaluate import evaluate_views
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
@@ -70,9 +70,9 @@ class MiningRequest:
     def __post_init__(self) -> None:
         check_request(self.policies, self.seconds, self.views)
         if self.seeds < 1:
-            raise ConfigError(f"--seeds must be at least 1, got {self.seeds}.")
+            raise ConfigError(f"{option('seeds')} must be at least 1, got {self.seeds}.")
         if self.resume and self.out is None:
-            raise ConfigError("--resume needs --out, the folder of the benchmark to continue.")
+            raise ConfigError(f"{option('resume')} needs {option('out')}, the folder of the benchmark to continue.")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class Silent:
 def require_page_tools() -> None:
     """`MissingExtraError` where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError("matplotlib", "report", "The page mining.html (--no-page goes without it)")
+        raise MissingExtraError(
+            "matplotlib", "report", f"The page mining.html ({option('page', False)} goes without it)"
+        )
 
 
 def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outcome:
@@ -202,12 +204,15 @@ class _Bench:
         if out is None or not out.exists() or (out.is_dir() and all(is_lock_file(p, _LOCK) for p in out.iterdir())):
             return None
         if not out.is_dir():
-            raise RunError(f"--out {out} is a file; a benchmark needs a folder.", hint="Give another --out.")
+            raise RunError(
+                f"{option('out', out)} is a file; a benchmark needs a folder.", hint=f"Give another {option('out')}."
+            )
         if not (out / NAME).is_file():
-            raise RunError(f"--out {out} exists and is no mining benchmark; it is left untouched.")
+            raise RunError(f"{option('out', out)} exists and is no mining benchmark; it is left untouched.")
         if not self.request.resume:
             raise RunError(
-                f"--out {out} already holds a benchmark.", hint="Continue it with --resume, or give another."
+                f"{option('out', out)} already holds a benchmark.",
+                hint=f"Continue it with {option('resume', True)}, or give another.",
             )
         stack.callback(RunLock.acquire(out / _LOCK).release)
         remove_stale_temps(out)
@@ -223,10 +228,13 @@ class _Bench:
         if changed:
             raise ConfigError(
                 f"{self.request.out} was measured under other conditions: {'; '.join(changed)}.",
-                hint="Continue it under the same conditions (only --seeds may grow), or give another --out.",
+                hint=f"Continue it under the same conditions (only {option('seeds')} may grow), or give another "
+                f"{option('out')}.",
             )
         if self.request.seeds < document.seeds:
-            raise ConfigError(f"{self.request.out} has {document.seeds} seeds; --seeds {self.request.seeds} is fewer.")
+            raise ConfigError(
+                f"{self.request.out} has {document.seeds} seeds; {option('seeds', self.request.seeds)} is fewer."
+            )
 
     def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[Run]) -> None:
         """Images, and every kernel that the missing runs need."""

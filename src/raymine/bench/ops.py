@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from raymine.errors import ConfigError, RaymineError, ResourceError, RunError
+from raymine.errors import ConfigError, RaymineError, ResourceError, RunError, option
 from raymine.experiment.memory import memory_errors
 from raymine.experiment.prepare import resolve_device
 from raymine.kernels import dispatch
@@ -59,9 +59,11 @@ class OpsRequest:
     def __post_init__(self) -> None:
         parse_ops(self.ops)
         if self.samples is not None and not 1 <= self.samples <= 1 << 22:
-            raise ConfigError(f"--samples must be in 1 .. 2^22, got {self.samples}.")
+            raise ConfigError(f"{option('samples')} must be in 1 .. 2^22, got {self.samples}.")
         if self.out is not None and self.out.is_dir():
-            raise RunError(f"--out {self.out} is a folder; rows are appended to a file.", hint="Give a file name.")
+            raise RunError(
+                f"{option('out', self.out)} is a folder; rows are appended to a file.", hint="Give a file name."
+            )
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,9 @@ def parse_ops(text: str | None) -> tuple[str, ...]:
         if name not in OPS:
             close = difflib.get_close_matches(name, OPS, n=1)
             meant = f" Did you mean `{close[0]}`?" if close else ""
-            raise ConfigError(f"--ops: there is no op `{name}`.{meant}", hint=f"Ops: {', '.join(OPS)}.")
+            raise ConfigError(f"{option('ops')}: there is no op `{name}`.{meant}", hint=f"Ops: {', '.join(OPS)}.")
     if not names:
-        raise ConfigError("--ops names no op.", hint=f"Ops: {', '.join(OPS)}.")
+        raise ConfigError(f"{option('ops')} names no op.", hint=f"Ops: {', '.join(OPS)}.")
     return tuple(name for name in OPS if name in names)
 
 
@@ -122,7 +124,7 @@ def bench_ops(request: OpsRequest, progress: Progress = lambda *_: None) -> list
                 case = maker(sizes)
                 found = _measure(op, case, request.seconds, device, environment)
         except ResourceError as error:
-            raise ResourceError(f"{op}: {error.message}", hint="Try fewer --samples.") from error
+            raise ResourceError(f"{op}: {error.message}", hint=f"Try fewer {option('samples')}.") from error
         append_rows(request.out, found)
         rows += found
     return rows

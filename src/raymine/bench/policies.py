@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.recipes.policies import KNOWN, policy_overrides
 
@@ -20,11 +20,11 @@ class Policy:
 
 
 def check_request(policies: str, seconds: float, views: int) -> None:
-    """What every benchmark of policies asks of its request; `ConfigError` in the words of the command line."""
+    """What every benchmark of policies asks of its request; `ConfigError` where it cannot be."""
     if not 0 < seconds < math.inf:
-        raise ConfigError(f"--seconds must be a positive number of seconds, got {seconds:g}.")
+        raise ConfigError(f"{option('seconds')} must be a positive number of seconds, got {seconds:g}.")
     if views < 1:
-        raise ConfigError(f"--views must be at least 1, got {views}.")
+        raise ConfigError(f"{option('views')} must be at least 1, got {views}.")
     parse_policies(policies)
 
 
@@ -32,9 +32,11 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     """ "none,prune,hard:topk" -> policies in that order; `ConfigError` for one that is unknown, missing or repeated."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
-        raise ConfigError("--policies names no policy.", hint=KNOWN)
-    policies = tuple(Policy(name, policy_overrides(name, "--policies")) for name in names)
+        raise ConfigError(f"{option('policies')} names no policy.", hint=KNOWN)
+    policies = tuple(Policy(name, policy_overrides(name, "policies")) for name in names)
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"--policies names `{name}` twice; a policy is trained once per seed.", hint=KNOWN)
+            raise ConfigError(
+                f"{option('policies')} names `{name}` twice; a policy is trained once per seed.", hint=KNOWN
+            )
     return policies

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raymine.config import from_json, to_json
-from raymine.errors import ConfigError, RunError
+from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON, write_json
 from raymine.mining.diagnose import Diagnosis
 from raymine.rundir import Environment
@@ -221,12 +221,16 @@ def read_document(folder: Path) -> Document:
     try:
         data: JSON = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise RunError(f"{folder} holds no benchmark: it has no {NAME}.", hint="Leave out --resume.") from error
+        raise RunError(
+            f"{folder} holds no benchmark: it has no {NAME}.", hint=f"Leave out {option('resume')}."
+        ) from error
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}.") from error
     if not isinstance(data, dict) or data.get("benchmark") != "mining" or data.get("version") != VERSION:
-        raise RunError(f"{path} is no mining benchmark of this version ({VERSION}).", hint="Give another --out.")
+        raise RunError(
+            f"{path} is no mining benchmark of this version ({VERSION}).", hint=f"Give another {option('out')}."
+        )
     try:
         return from_json(Document, data)
     except ConfigError as error:
-        raise RunError(f"{path} is damaged: {error.message}", hint="Give another --out.") from error
+        raise RunError(f"{path} is damaged: {error.message}", hint=f"Give another {option('out')}.") from error

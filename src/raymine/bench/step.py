@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raymine.config import replace_fields
 from raymine.engines import Engine, engine_for
-from raymine.errors import RunError, SceneError
+from raymine.errors import RunError, SceneError, option
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import TrainRequest, held_out, open_data, warm_up
@@ -60,7 +60,9 @@ class StepRequest:
     def __post_init__(self) -> None:
         check_request(self.policies, self.seconds, self.views)
         if self.out is not None and self.out.is_dir():
-            raise RunError(f"--out {self.out} is a folder; rows are appended to a file.", hint="Give a file name.")
+            raise RunError(
+                f"{option('out', self.out)} is a folder; rows are appended to a file.", hint="Give a file name."
+            )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from typing import Any
 from torch import Tensor
 
 from raymine._version import __version__
-from raymine.errors import CheckpointError
+from raymine.config.migrate import SCHEMA, migrate_scalars, migrate_tensors, schema_of
+from raymine.errors import CheckpointError, ConfigError, option
 from raymine.files import JSON, json_bytes, remove_stale_temps, resource_error, write_json
 
 from .tensor_file import Fingerprint, read_tensors, write_tensors
@@ -89,6 +90,7 @@ def save(
     fingerprint = write_tensors(tensor_path, tensors)
     body = {
         "format": FORMAT,
+        "schema": SCHEMA,
         "version": __version__,
         "step": step,
         "tensors": {"file": tensor_path.name, "bytes": fingerprint.bytes, "sha256": fingerprint.sha256},
@@ -105,15 +107,24 @@ def save(
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint, given the path of its JSON or of its tensors.
+    """Read and verify one checkpoint, given the path of its JSON or of its tensors. Names that an earlier raymine gave
+    to tensors and scalars become those of this one.
 
     `CheckpointError` when it is damaged (and how), or written in a format this raymine does not read.
     """
     json_path = path.with_suffix(".json")
     body = _read_body(json_path)
     stored = body["tensors"]
+    schema = _schema(json_path, body)
     tensors = read_tensors(json_path.with_suffix(".safetensors"), Fingerprint(stored["bytes"], stored["sha256"]))
-    return Checkpoint(json_path, body["step"], tensors, body["scalars"], body["meta"], body["version"])
+    return Checkpoint(
+        json_path,
+        body["step"],
+        migrate_tensors(tensors, schema),
+        migrate_scalars(body["scalars"], schema),
+        body["meta"],
+        body["version"],
+    )
 
 
 def load_latest(folder: Path) -> Latest | None:
@@ -133,7 +144,7 @@ def load_latest(folder: Path) -> Latest | None:
     if problems:
         raise CheckpointError(
             f"Every checkpoint in {folder} is damaged: " + " ".join(problems),
-            hint="Train again with another --out, or restore the folder from a copy.",
+            hint=f"Train again with another {option('out')}, or restore the folder from a copy.",
         )
     return None
 
@@ -147,16 +158,20 @@ def list_steps(folder: Path) -> list[int]:
 
 
 def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
-    """`CheckpointError` naming every value of `meta` that differs from `expected` (recipe, config digest, ...)."""
+    """`CheckpointError` naming every value of `meta` that differs from `expected` (recipe, config digest, ...).
+
+    A tuple names several values that will do, the usual one first.
+    """
+    wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in expected.items()}
     wrong = [
-        f"{key} is {checkpoint.meta.get(key)!r} in the checkpoint, {value!r} expected"
-        for key, value in expected.items()
-        if checkpoint.meta.get(key) != value
+        f"{key} is {checkpoint.meta.get(key)!r} in the checkpoint, {values[0]!r} expected"
+        for key, values in wanted.items()
+        if checkpoint.meta.get(key) not in values
     ]
     if wrong:
         raise CheckpointError(
             f"{checkpoint.path} belongs to another model: {'; '.join(wrong)}.",
-            hint="Resume with the options the run was started with, or train into another --out.",
+            hint=f"Resume with the options the run was started with, or train into another {option('out')}.",
         )
 
 
@@ -247,6 +262,13 @@ def _rotate(folder: Path, keep: int) -> None:
             tensor_path.unlink(missing_ok=True)
 
 
+def _schema(path: Path, body: dict[str, Any]) -> int:
+    try:
+        return schema_of(body, str(path))
+    except ConfigError as error:
+        raise _FormatError(error.message, hint=error.hint) from error
+
+
 def _read_body(path: Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
@@ -262,7 +284,7 @@ def _read_body(path: Path) -> dict[str, Any]:
         raise _FormatError(
             f"{path} has checkpoint format {body['format']}, written by raymine {body.get('version', 'unknown')}; "
             f"this is raymine {__version__}, which reads format {FORMAT}.",
-            hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another --out.",
+            hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another {option('out')}.",
         )
     if stored != _digest(body):
         raise CheckpointError(f"{path} is damaged: its content does not match its digest.")

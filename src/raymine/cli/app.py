@@ -17,7 +17,7 @@ from typing import Annotated, Protocol, cast
 import tyro
 
 from raymine._version import __version__
-from raymine.errors import RaymineError
+from raymine.errors import RaymineError, speaking_of_flags
 
 from .bench import Bench
 from .check import Check
@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _shorten_spinning()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     try:
-        code = _run(arguments)
+        with speaking_of_flags():
+            code = _run(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

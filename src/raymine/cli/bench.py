@@ -13,6 +13,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from . import output
+from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.bench import OpRow, Outcome, StepRow
@@ -48,7 +49,7 @@ class Bench:
     views: int = 25
     """Evaluate this many held-out views, spread evenly."""
     recipe: str = "ngp"
-    """What to train."""
+    """What to train: a registered recipe, or package.module:function for one of your own, which is then imported."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train, or to run ops."""
     downscale: int = 1
@@ -68,6 +69,7 @@ class Bench:
 
     def execute(self) -> int:
         _require_known(self.benchmark)
+        find_own_modules((), self.recipe)
         if self.benchmark == "step" and (self.resume or self.seeds != 1):
             raise ConfigError("`bench step` runs each policy once: it takes neither --resume nor --seeds.")
         self._require_own_options()

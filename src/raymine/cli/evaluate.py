@@ -11,6 +11,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from . import output
+from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.contracts import Scene, Split
@@ -32,13 +33,16 @@ class Evaluate:
     """Which checkpoint to evaluate."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to render."""
+    allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
     json: bool = False
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
         from raymine.experiment import load_run
 
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device)
+        find_own_modules(self.allow)
+        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
         for note in loaded.notes:
             output.warn(note)
         folder = self.run / "eval" if self.split == "test" else self.run / f"eval-{self.split}"

@@ -12,6 +12,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from . import output
+from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.contracts import Scene
@@ -46,12 +47,15 @@ class Render:
     """Which checkpoint to render."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to render."""
+    allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
 
     def execute(self) -> int:
         from raymine.experiment import load_run
 
         wanted = parse_size(self.size)
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device)
+        find_own_modules(self.allow)
+        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
         for note in loaded.notes:
             output.warn(note)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted)

@@ -10,6 +10,7 @@ from typing import Literal
 import tyro
 
 from . import output
+from .imports import find_own_modules
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Train:
     scene: tyro.conf.Positional[str]
     """Scene folder, or the word `builtin` for the scene that comes with raymine."""
     recipe: str = "ngp"
-    """What to train."""
+    """What to train: a registered recipe, or package.module:function for one of your own, which is then imported."""
     mining: str | None = None
     """Which samples to train on: `none` (all), `prune` (visible ones), `hard` (those that still teach), or
     `hard:published`. The recipe's choice if not given."""
@@ -47,6 +48,8 @@ class Train:
     """Continue the run in --out from its newest checkpoint; start it where there is none."""
     downscale: int = 1
     """Divide the size of every image by this."""
+    allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
@@ -57,6 +60,7 @@ class Train:
 
         from .narrate import narrated_train
 
+        find_own_modules(self.allow, self.recipe)
         request = TrainRequest(
             scene=self.scene,
             recipe=self.recipe,
@@ -75,6 +79,7 @@ class Train:
                 **({} if self.pixels is None else {"pixels.policy": self.pixels}),
             },
             command=("raymine", *sys.argv[1:]),
+            allow=self.allow,
         )
         result = narrated_train(request)
         if self.json:

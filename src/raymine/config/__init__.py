@@ -10,3 +10,7 @@ from .run import RunConfig as RunConfig
 from .run import Schedule as Schedule
 from .run import identity as identity
 from .run import model_digest as model_digest
+from .run import model_digests as model_digests
+from .run import replacing_config as replacing_config
+from .types import ForeignTypeError as ForeignTypeError
+from .types import allowing as allowing

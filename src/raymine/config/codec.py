@@ -3,6 +3,9 @@
 `from_json(cls, to_json(value))` equals `value`: floats keep every bit, infinities and NaN become strings (JSON has
 none), tuples become lists and come back as tuples, and a field declared as a choice between several dataclasses carries
 the name of the one it holds under "type". What does not fit is refused with its dotted name, never guessed at.
+
+A field declared as a `typing.Protocol` is open: it holds any frozen dataclass, of raymine or of another package, and
+"type" is then an import path such as "raymine.fields.hash_field:HashFieldConfig" (see `config.types`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -20,10 +24,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, RaymineError
 from raymine.files import JSON
 
+from .types import allowed, is_frozen, path_of, resolve
+
 T = TypeVar("T")
+# A dotted name such as `loss[0].delta`, and a name or an index in it.
+_DOTTED = re.compile(r"[^.\[\]]+(\[\d+\])*(\.[^.\[\]]+(\[\d+\])*)*")
+_KEY = re.compile(r"[^.\[\]]+|\[\d+\]")
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -57,28 +66,62 @@ def differences(stored: JSON, asked: JSON, *, stored_in: str = "in the run") -> 
     return lines
 
 
-def replace_fields(config: T, overrides: Mapping[str, JSON]) -> T:
-    """`config` with fields replaced by dotted name, all checks run again: `{"field.levels": 16}`.
+def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
+    """`config` with fields replaced by dotted name, all checks run again: `{"field.levels": 16, "loss[0].delta": 0.2}`.
 
-    A name that does not exist raises `ConfigError` with the nearest ones.
+    A value is JSON data, or a dataclass that the field takes. A name that does not exist raises `ConfigError` with the
+    nearest ones.
     """
     data = to_json(config)
     for name, value in overrides.items():
-        *path, last = name.split(".")
-        here = data
+        *path, last = _keys(name)
+        here, hint = data, type(config)
         for key in path:
-            here = here.get(key) if isinstance(here, dict) else None
-        if not isinstance(here, dict) or last not in here:
+            hint = _hint_within(here, hint, key)
+            here = here[key] if _holds(here, key) else None
+        if not _holds(here, last):
             known = sorted({n for n, _ in _flatten(data)})
             raise ConfigError(f"There is no setting `{name}`.", hint=_suggest(name, known))
-        here[last] = to_json(value)
+        here[last] = _encode_override(value, _hint_within(here, hint, last), name)
     return from_json(type(config), data)
+
+
+def _keys(name: str) -> list[str | int]:
+    """`loss[0].delta` -> ["loss", 0, "delta"]; what is no dotted name is one key, which nothing has."""
+    if not _DOTTED.fullmatch(name):
+        return [name]
+    return [int(key[1:-1]) if key.startswith("[") else key for key in _KEY.findall(name)]
+
+
+def _holds(data: JSON, key: str | int) -> bool:
+    """Whether JSON data has something at a key of an object or an index of a list."""
+    if isinstance(key, int):
+        return isinstance(data, list) and key < len(data)
+    return isinstance(data, dict) and key in data
+
+
+def _hint_within(data: JSON, hint: Any, key: str | int) -> Any:
+    """What the value at `key` of encoded `data` was declared as, given what `data` was; Any where that is not known."""
+    if isinstance(key, int):
+        return _item_hint(hint, key)
+    cls = _record_type(data, hint, "") if isinstance(data, dict) else None
+    return Any if cls is None else _hints(cls).get(key, Any)
+
+
+def _encode_override(value: Any, hint: Any, where: str) -> JSON:
+    """A replacement: JSON data as it is, a dataclass (or several) as the field that takes it writes it."""
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    is_json = not any(dataclasses.is_dataclass(item) for item in items)
+    return to_json(value) if is_json else _encode(value, hint, where)
 
 
 def _flatten(data: JSON, prefix: str = "") -> typing.Iterator[tuple[str, JSON]]:
     if isinstance(data, dict) and data:
         for key, value in data.items():
             yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(data, list) and any(isinstance(item, dict) for item in data):
+        for i, item in enumerate(data):
+            yield from _flatten(item, f"{prefix}[{i}]")
     else:
         yield prefix, data
 
@@ -91,7 +134,13 @@ def _suggest(name: str, known: list[str]) -> str:
 
 @lru_cache(maxsize=256)
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    try:
+        return typing.get_type_hints(cls)
+    except (NameError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"The annotations of `{cls.__module__}:{cls.__qualname__}` cannot be evaluated: {error}.",
+            hint="Import what they name when the module runs, not only for type checkers.",
+        ) from error
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -103,15 +152,43 @@ def _records(hint: Any) -> list[type]:
     return [m for m in _members(hint) if isinstance(m, type) and dataclasses.is_dataclass(m)]
 
 
+def _protocol(hint: Any) -> type | None:
+    """The Protocol that makes a field open, alone or as an alternative; None for any other field."""
+    for member in _members(hint):
+        bare = typing.get_origin(member) or member
+        if getattr(bare, "_is_protocol", False):
+            return typing.cast("type", bare)
+    return None
+
+
+def _item_hint(hint: Any, place: int) -> Any:
+    """What the item at `place` of a tuple or a list was declared as; Any where nothing was."""
+    for member in _members(hint):
+        args = typing.get_args(member)
+        if typing.get_origin(member) is list and args:
+            return args[0]
+        if typing.get_origin(member) is tuple and args:
+            return args[0] if args[-1] is Ellipsis else (args[place] if place < len(args) else Any)
+    return Any
+
+
+def _value_hint(hint: Any) -> Any:
+    """What the values of a mapping were declared as; Any where nothing was."""
+    for member in _members(hint):
+        if typing.get_origin(member) in (dict, Mapping):
+            return typing.get_args(member)[1]
+    return Any
+
+
 def _encode(value: Any, hint: Any, where: str) -> JSON:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = _hints(type(value))
-        data = {f.name: _encode(getattr(value, f.name), hints[f.name], f"{where}.{f.name}") for f in _fields(value)}
-        return {"type": type(value).__name__, **data} if len(_records(hint)) > 1 else data
+        return _encode_record(value, hint, where)
+    if _protocol(hint) is not None and len(_members(hint)) == 1:
+        raise ConfigError(f"{where.lstrip('.')}: must be a frozen dataclass, got {type(value).__name__}.")
     if isinstance(value, Mapping):
-        return {str(key): _encode(item, type(item), f"{where}.{key}") for key, item in value.items()}
+        return {str(key): _encode(item, _value_hint(hint), f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encode(item, type(item), f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_encode(item, _item_hint(hint, i), f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -121,6 +198,22 @@ def _encode(value: Any, hint: Any, where: str) -> JSON:
     raise ConfigError(f"{where.lstrip('.') or 'value'}: {type(value).__name__} cannot be written as JSON.")
 
 
+def _encode_record(value: Any, hint: Any, where: str) -> JSON:
+    cls: type = type(value)
+    hints = _hints(cls)
+    data = {f.name: _encode(getattr(value, f.name), hints[f.name], f"{where}.{f.name}") for f in _fields(value)}
+    if _protocol(hint) is None:
+        return {"type": cls.__name__, **data} if len(_records(hint)) > 1 else data
+    if not is_frozen(cls):
+        raise ConfigError(f"{where.lstrip('.')}: `{cls.__name__}` must be a frozen dataclass.")
+    if "type" in data:
+        raise ConfigError(
+            f"{where.lstrip('.')}: `{cls.__name__}` has a field `type`, which is where a config keeps the class.",
+            hint="Give the field another name.",
+        )
+    return {"type": path_of(cls), **data}
+
+
 def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(f for f in dataclasses.fields(value) if f.init)
 
@@ -128,6 +221,8 @@ def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
 def _decode(data: JSON, hint: Any, where: str) -> Any:
     if hint is Any or hint is object:
         return data
+    if _protocol(hint) is not None and isinstance(data, dict):
+        return _decode_record({k: v for k, v in data.items() if k != "type"}, _record_type(data, hint, where), where)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _decode_union(data, hint, where)
@@ -143,7 +238,35 @@ def _decode(data: JSON, hint: Any, where: str) -> Any:
         return {key: _decode(item, args[1], f"{where}.{key}") for key, item in data.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _decode_record(data, hint, where)
+    if _protocol(hint) is not None:
+        raise _wrong(where, "an object", data)
     return _decode_scalar(data, hint, where)
+
+
+def _record_type(data: dict[str, JSON], hint: Any, where: str) -> Any:
+    """The dataclass that encoded `data` is of, given its declaration; None where that names none."""
+    protocol, records, kind = _protocol(hint), _records(hint), data.get("type")
+    if protocol is not None:
+        if not isinstance(kind, str):
+            raise ConfigError(f"{where}.type: must be a class such as package.module:ClassName, got {kind!r}.")
+        cls = resolve(kind, allowed(), where)
+        lacking = sorted(_protocol_members(protocol) - set(dir(cls)) - {f.name for f in dataclasses.fields(cls)})
+        if lacking:
+            raise ConfigError(f"{where}: `{kind}` is no {protocol.__name__}: it has no {', '.join(lacking)}.")
+        return cls
+    if len(records) > 1:
+        named = {r.__name__: r for r in records}
+        if kind not in named:
+            raise ConfigError(f"{where}.type: must be one of {', '.join(named)}, got {kind!r}.")
+        return named[kind]
+    return records[0] if records else None
+
+
+def _protocol_members(protocol: type) -> set[str]:
+    """The public attributes and methods that a Protocol asks for."""
+    bases = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False)]
+    names = {name for base in bases for name in (*vars(base), *base.__annotations__)}
+    return {name for name in names if not name.startswith("_")}
 
 
 def _decode_scalar(data: JSON, hint: Any, where: str) -> Any:
@@ -184,14 +307,10 @@ def _decode_sequence(data: JSON, origin: Any, args: tuple[Any, ...], where: str)
 
 def _decode_union(data: JSON, hint: Any, where: str) -> Any:
     records = _records(hint)
-    if len(records) > 1 and isinstance(data, dict):
-        named = {r.__name__: r for r in records}
-        kind = data.get("type")
-        if kind not in named:
-            raise ConfigError(f"{where}.type: must be one of {', '.join(named)}, got {kind!r}.")
-        return _decode_record({k: v for k, v in data.items() if k != "type"}, named[kind], where)
-    if len(records) == 1 and isinstance(data, dict):
-        return _decode_record(data, records[0], where)
+    if records and isinstance(data, dict):
+        cls = _record_type(data, hint, where)
+        tagged = len(records) > 1
+        return _decode_record({k: v for k, v in data.items() if not tagged or k != "type"}, cls, where)
     # Only `float` accepts values of another type (whole numbers), so it goes last and the order of the rest is free.
     members = sorted((m for m in _members(hint) if m is not type(None)), key=lambda m: m is float)
     if data is None and len(members) < len(_members(hint)):
@@ -216,7 +335,13 @@ def _decode_record(data: JSON, cls: type, where: str) -> Any:
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{prefix}{name}: missing.")
     values = {name: _decode(data[name], hints[name], f"{prefix}{name}") for name in fields if name in data}
-    return cls(**values)
+    try:
+        return cls(**values)
+    except RaymineError:
+        raise
+    except (TypeError, ValueError) as error:
+        # raymine's own classes raise ConfigError; those of others need not know it.
+        raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
 
 def _wrong(where: str, expected: str, data: JSON) -> ConfigError:

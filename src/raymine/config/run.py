@@ -9,6 +9,10 @@ from raymine.files import JSON
 from raymine.step import TrainConfig
 
 from .codec import digest, from_json, to_json
+from .migrate import SCHEMA, migrate_config
+
+EARLIER = "earlier_digests"
+"""Key of config.json: digests of what it held before it was written again, which older checkpoints carry."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,14 @@ class RunConfig:
 
     def to_json(self) -> JSON:
         """What goes into `config.json`."""
-        return to_json(self)
+        return {"schema": SCHEMA, **to_json(self)}
 
     @staticmethod
     def from_json(data: JSON) -> RunConfig:
-        """The config that `to_json` wrote; `ConfigError` with a dotted name where it does not fit."""
-        return from_json(RunConfig, data)
+        """The config that this or an earlier raymine wrote; `ConfigError` with a dotted name where it does not fit."""
+        if not isinstance(data, dict):
+            raise ConfigError("the config must be an object.")
+        return from_json(RunConfig, {key: value for key, value in migrate_config(data).items() if key != EARLIER})
 
 
 def identity(data: JSON) -> JSON:
@@ -90,10 +96,24 @@ def identity(data: JSON) -> JSON:
     Limits may be extended, how often a run is looked at does not change what it computes, and a scene may move: its
     digests, not its place, say whether it is the same.
     """
-    return {key: value for key, value in data.items() if key not in ("scene", "steps", "max_seconds", "schedule")}
+    free = ("schema", EARLIER, "scene", "steps", "max_seconds", "schedule")
+    return {key: value for key, value in data.items() if key not in free}
 
 
-def model_digest(config: RunConfig) -> str:
-    """SHA-256 (hex) of what must be equal for a checkpoint to fit: recipe, seed and training config."""
-    data = config.to_json()
-    return digest({key: data[key] for key in ("recipe", "seed", "train")})
+def model_digest(data: JSON) -> str:
+    """SHA-256 (hex) of what must be equal for a checkpoint to fit: recipe, seed and training config, as config.json has
+    them. The stored JSON decides, not what this raymine reads from it: a new field with a default orphans no run.
+    """
+    return digest({key: data.get(key) for key in ("recipe", "seed", "train")})
+
+
+def model_digests(data: JSON) -> tuple[str, ...]:
+    """Every digest that a checkpoint of this config.json may carry, the present one first."""
+    earlier = data.get(EARLIER)
+    return (model_digest(data), *(earlier if isinstance(earlier, list) else ()))
+
+
+def replacing_config(data: JSON, stored: JSON) -> JSON:
+    """`data`, to be written in place of `stored`: checkpoints that fit `stored` will fit it as well."""
+    earlier = [found for found in model_digests(stored) if found != model_digest(data)]
+    return {**data, EARLIER: earlier} if earlier else data

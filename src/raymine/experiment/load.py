@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor
 
 from raymine import checkpoint
-from raymine.config import RunConfig, model_digest
+from raymine.config import RunConfig, allowing
 from raymine.contracts import Renderer, Scene
 from raymine.engines import renderer_for
-from raymine.errors import RunError
+from raymine.errors import RunError, option
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
@@ -42,16 +43,24 @@ class LoadedRun:
         return renderer_for(self.state)
 
 
-def load_run(run_folder: str | Path, which: Literal["latest", "best"] = "latest", device: str = "auto") -> LoadedRun:
+def load_run(
+    run_folder: str | Path,
+    which: Literal["latest", "best"] = "latest",
+    device: str = "auto",
+    *,
+    allow: str | Collection[str] = (),
+) -> LoadedRun:
     """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
 
+    allow: packages that the run's config may name classes of; they are imported, and importing runs their code.
     "best" falls back to the newest where no evaluation has named a best one. `RunError` for a folder that is no run, a
     run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
     """
     run = RunDir.open(Path(run_folder))
-    config = run.read_config()
+    with allowing(allow):
+        config = run.read_config()
     found, notes = _pick(run, which)
-    checkpoint.require(found, {"recipe": config.recipe, "config": model_digest(config)})
+    checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
     target = resolve_device(device)
     scene = load_scene(config.scene, downscale=config.downscale)
     if scene_digest(scene) != run.read_manifest().scene_digest:
@@ -94,7 +103,7 @@ def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ..
     if latest is None:
         raise RunError(
             f"The run {run.path} has no checkpoint yet.",
-            hint="Wait until it has trained for a while, or continue it with `raymine train ... --resume`.",
+            hint=f"Wait until it has trained for a while, or continue training with {option('resume', True)}.",
         )
     notes = tuple(f"{problem} Using step {latest.checkpoint.step}." for problem in latest.problems)
     if which == "best":

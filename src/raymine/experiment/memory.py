@@ -11,7 +11,7 @@ import torch
 
 from raymine.contracts import Bounds, EstimatesMemory, Memory
 from raymine.engines import problem_with
-from raymine.errors import ResourceError
+from raymine.errors import ResourceError, option
 from raymine.step import TrainConfig
 
 # Activations and their gradients of one sample, for a field that does not estimate its own.
@@ -78,7 +78,7 @@ def memory_errors(device: torch.device) -> Iterator[None]:
 def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
     return ResourceError(
         f"Out of memory on {device}: {str(error).splitlines()[0] if str(error) else 'no detail given'}",
-        hint="Train with a larger --downscale or a smaller batch (batch.samples), or free some memory.",
+        hint=f"Train with a larger {option('downscale')} or a smaller batch (batch.samples), or free some memory.",
     )
 
 

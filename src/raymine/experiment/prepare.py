@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 
 from raymine import recipes
-from raymine.config import Every, RunConfig, Schedule, replace_fields
+from raymine.config import Every, RunConfig, Schedule, allowing, replace_fields
 from raymine.contracts import Scene
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
-from raymine.step import TrainData
+from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
 from .request import TrainRequest
@@ -59,45 +59,53 @@ def resolve_device(name: str) -> torch.device:
     """ "auto", "cpu", "cuda" or "cuda:N" as a device that is there; `ConfigError` when it is not."""
     if name == "auto":
         name = "cpu" if dispatch.triton_problem() else "cuda"
+    asked = option("device", name)
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"--device {name}: no such device.", hint="Use auto, cpu or cuda.") from error
+        raise ConfigError(f"{asked}: no such device.", hint="Use auto, cpu or cuda.") from error
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device {name}: raymine trains on cpu and cuda.", hint="Use auto, cpu or cuda.")
+        raise ConfigError(f"{asked}: raymine trains on cpu and cuda.", hint="Use auto, cpu or cuda.")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             built = torch.version.cuda
             reason = f"built for CUDA {built}" if built else "a build without CUDA"
             raise ConfigError(
-                f"--device {name}: torch sees no CUDA device (torch {torch.__version__}, {reason}).",
-                hint="Use --device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU.",
+                f"{asked}: torch sees no CUDA device (torch {torch.__version__}, {reason}).",
+                hint=f"Use {option('device', 'cpu')}, or a machine with an NVIDIA GPU and a CUDA build of torch.",
             )
         if device.index is not None and device.index >= torch.cuda.device_count():
-            raise ConfigError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
+            raise ConfigError(f"{asked}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
     return device
 
 
 def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     """Load the scene and resolve the config; `stored` gives the limits of a resumed run where none are asked."""
     device = resolve_device(request.device)
+    recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
+    name = recipes.name_of(request.recipe)
     if scene.dynamic:
-        static = f"Frames carry a time, but the recipe {request.recipe} is static: what moves will be blurred."
+        static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
-    train = replace_fields(recipes.build(request.recipe, scene, device.type), request.overrides)
-    if request.recipe != "ngp" and recipes.build(request.recipe, scene, device.type) == recipes.build(
-        "ngp", scene, device.type
-    ):
-        same = f"Recipe: on a {device.type.upper()} `{request.recipe}` is the same as `ngp`."
+    base, train = _configure(request, scene, device)
+    twin = recipes.twin_of(request.recipe, base, scene, device.type)
+    if twin is not None:
+        same = f"Recipe: on a {device.type.upper()} `{name}` is the same as `{twin}`."
         scene = replace(scene, decisions=(*scene.decisions, same))
+    if name == recipes.CUSTOM and stored is not None and stored.train == train:
+        # What has no name of its own cannot contradict the one that the run has.
+        name = stored.recipe
     problem = amp_problem(train.amp, device)
     if problem:
-        raise ConfigError(f"--amp {train.amp}: {problem}.", hint="Use --amp auto, or another type or device.")
-    steps, max_seconds = _limits(request, stored, train.default_steps)
+        raise ConfigError(
+            f"{option('amp', train.amp)}: {problem}.",
+            hint=f"Use {option('amp', 'auto')}, or another type or device.",
+        )
+    steps, max_seconds = _limits(request, train, stored)
     config = RunConfig(
         scene=scene_name(request.scene),
-        recipe=request.recipe,
+        recipe=name,
         train=train,
         downscale=request.downscale,
         seed=request.seed,
@@ -107,6 +115,13 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         schedule=_schedule(request, device, steps, max_seconds),
     )
     return Prepared(scene, scene_digest(scene), config, device)
+
+
+def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tuple[TrainConfig, TrainConfig]:
+    """What the recipe gives on `device`, and that with the request's overrides."""
+    base = recipes.build(request.recipe, scene, device.type)
+    with allowing(request.packages):
+        return base, replace_fields(base, request.overrides)
 
 
 def scene_name(scene: str | Path) -> str:
@@ -134,11 +149,11 @@ def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 
-def _limits(request: TrainRequest, stored: RunConfig | None, default_steps: int) -> tuple[int | None, float | None]:
+def _limits(request: TrainRequest, train: TrainConfig, stored: RunConfig | None) -> tuple[int | None, float | None]:
     if request.replay is not None:
         return request.replay.final_step, None
     if request.steps is None and request.max_seconds is None:
-        return (stored.steps, stored.max_seconds) if stored is not None else (default_steps, None)
+        return (stored.steps, stored.max_seconds) if stored is not None else (train.default_steps, None)
     return request.steps, request.max_seconds
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.files import JSON
+from raymine.recipes import DEFAULT, AnyRecipe, packages_of
 
 from .horizon import Replay
 
@@ -19,16 +20,18 @@ RunStatus = Literal["finished", "stopped"]
 class TrainRequest:
     """One training run, as a user asks for it.
 
-    scene: a scene folder, or the word "builtin". out: the run folder; None takes the next free
-    `<runs_root>/<scene>-<recipe>-<n>`.
+    scene: a scene folder, or the word "builtin". recipe: a registered name, `package.module:function` (which is then
+    imported), a function (scene, device) -> TrainConfig, or a TrainConfig.
+    out: the run folder; None takes the next free `<runs_root>/<scene>-<recipe>-<n>`.
     steps / max_seconds: at most one of them; neither takes the recipe's own number of steps. max_seconds counts
     training only. overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     replay: step counts and learning-rate horizons recorded by another run, to repeat a time-limited run exactly.
     evaluate_views: test views sampled by each quick evaluation (0 turns it off). command: recorded in the manifest.
+    allow: packages whose classes a stored config or an override may name; they are imported.
     """
 
     scene: str | Path
-    recipe: str = "ngp"
+    recipe: AnyRecipe = DEFAULT
     out: Path | None = None
     resume: bool = False
     steps: int | None = None
@@ -41,23 +44,30 @@ class TrainRequest:
     replay: Replay | None = None
     runs_root: Path = Path("runs")
     command: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.max_seconds is not None:
             raise ConfigError(
-                f"--steps {self.steps} and --max-seconds {self.max_seconds} were both given; a run has one limit.",
+                f"{option('steps', self.steps)} and {option('max_seconds', self.max_seconds)} were both given; "
+                "a run has one limit.",
                 hint="Drop one of them.",
             )
         if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"--steps must be at least 1, got {self.steps}.")
+            raise ConfigError(f"{option('steps')} must be at least 1, got {self.steps}.")
         if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
-            raise ConfigError(f"--max-seconds must be a positive number of seconds, got {self.max_seconds}.")
+            raise ConfigError(f"{option('max_seconds')} must be a positive number of seconds, got {self.max_seconds}.")
         if self.downscale < 1:
-            raise ConfigError(f"--downscale must be a whole number from 1 up, got {self.downscale}.")
+            raise ConfigError(f"{option('downscale')} must be a whole number from 1 up, got {self.downscale}.")
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {self.seed}.")
+            raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
         if self.evaluate_views < 0:
-            raise ConfigError(f"--evaluate-views must be 0 or more, got {self.evaluate_views}.")
+            raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages whose modules this request allows to import."""
+        return (*self.allow, *packages_of(self.recipe))
 
 
 @dataclass(frozen=True)

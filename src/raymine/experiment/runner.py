@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from raymine import checkpoint
-from raymine.config import RunConfig, differences, identity, model_digest
+from raymine import checkpoint, recipes
+from raymine.config import RunConfig, allowing, differences, identity, model_digest
 from raymine.contracts import Scene
 from raymine.engines import Engine, engine_for
-from raymine.errors import ConfigError, RunError
+from raymine.errors import ConfigError, RunError, option
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import now
@@ -52,12 +52,18 @@ def train(
     """
     observer = observer or SilentObserver()
     if request.resume and request.out is None:
-        raise ConfigError("--resume needs --out, the folder of the run to continue.", hint="`raymine runs` lists them.")
+        raise ConfigError(
+            f"{option('resume')} needs {option('out')}, the folder of the run to continue.",
+            hint="`raymine runs` lists them.",
+        )
     resuming = request.out is not None and check_target(request.out, resume=request.resume)
     with contextlib.ExitStack() as stack:
         if resuming and request.out is not None:
             run = stack.enter_context(RunDir.open_locked(request.out))
-            stored = run.read_config()
+            # Before the stored config is read, since it may hold classes of the recipe's package.
+            recipes.find(request.recipe)
+            with allowing(request.packages):
+                stored = run.read_config()
             prepared = prepare(request, stored)
             _require_same_run(run, prepared, stored)
             work = _make_ready(prepared, progress, warmup, stack)
@@ -122,7 +128,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         started=now(),
         environment=describe_environment(prepared.device),
     )
-    stem = f"{slug(Path(config.scene).name)}-{config.recipe}"
+    stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe)}"
     return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
 
 
@@ -134,13 +140,14 @@ def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> Non
         raise RunError(
             f"{run.path} is a run of another scene: it was trained on {manifest.scene}, and {asked.scene} "
             "has other frames, poses or cameras.",
-            hint="Give the scene the run was made from, or another --out.",
+            hint=f"Give the scene the run was made from, or another {option('out')}.",
         )
     changed = differences(identity(stored.to_json()), identity(asked.to_json()))
     if changed:
         raise ConfigError(
             f"{run.path} was started with other settings: {'; '.join(changed)}.",
-            hint="Resume with the same settings (only --steps and --max-seconds may change), or give another --out.",
+            hint=f"Resume with the same settings (only {option('steps')} and {option('max_seconds')} may change), "
+            f"or give another {option('out')}.",
         )
 
 
@@ -148,7 +155,7 @@ def _require_same_images(run: RunDir, work: _Work) -> None:
     if run.read_manifest().image_digest != work.image_digest:
         raise RunError(
             f"The images of the scene have changed since {run.path} was started.",
-            hint="Put the old images back, or train anew with another --out.",
+            hint=f"Put the old images back, or train anew with another {option('out')}.",
         )
 
 
@@ -160,13 +167,13 @@ class _Restored:
     events: tuple[Event, ...]
 
 
-def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
+def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
     """Bring `state` and the checkpoint folder to the newest whole checkpoint; where there is none, to the beginning."""
     latest = checkpoint.load_latest(run.checkpoints)
     if latest is None:
         return _Restored(LoopState(), ())
     found = latest.checkpoint
-    checkpoint.require(found, meta)
+    checkpoint.require(found, {"recipe": recipe, "config": run.read_digests()})
     state.restore(found.tensors, found.scalars)
     loop = LoopState.from_json(found.meta["loop"])
     best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
@@ -180,11 +187,11 @@ def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
 def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observer) -> RunResult:
     """Train in a locked folder and leave its manifest in a true state, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
-    meta = {"recipe": config.recipe, "config": model_digest(config)}
+    meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     record = Record(run, request.command)
     journal: Journal | None = None
     try:
-        restored = _restore(run, state, meta)
+        restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         record.begin(state.step, describe_environment(device))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raymine import pictures
-from raymine.errors import ConfigError, MissingExtraError, ResourceError
+from raymine.errors import ConfigError, MissingExtraError, ResourceError, option
 from raymine.files import replacing
 
 from .frames import FramePictures
@@ -66,7 +66,7 @@ def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Wri
     """
     av = require_av()
     if not 0.1 <= fps <= 1000.0:
-        raise ConfigError(f"--fps must be between 0.1 and 1000, got {fps}.")
+        raise ConfigError(f"{option('fps')} must be between 0.1 and 1000, got {fps}.")
     if not 0 <= crf <= 51:
         raise ConfigError(f"`crf` must be between 0 and 51, got {crf}.")
     with replacing(path, "write the video") as temporary:

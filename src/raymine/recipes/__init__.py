@@ -1,29 +1,13 @@
 """Recipes: functions that return a complete training config for a scene on a device."""
 
-from __future__ import annotations
-
-import difflib
-from collections.abc import Callable
-
-from raymine.contracts import Scene
-from raymine.errors import ConfigError
-from raymine.recipes.ngp import ngp, ngp_large
-from raymine.step import TrainConfig
-
-Recipe = Callable[[Scene, str], TrainConfig]
-
-RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large}
-
-
-def names() -> list[str]:
-    """Every recipe, by the name a user types."""
-    return sorted(RECIPES)
-
-
-def build(name: str, scene: Scene, device: str) -> TrainConfig:
-    """The config of recipe `name` for this scene on `device` ("cpu" or "cuda")."""
-    if name not in RECIPES:
-        close = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"Did you mean `{close[0]}`?" if close else f"There is: {', '.join(names())}."
-        raise ConfigError(f"there is no recipe `{name}`.", hint=hint)
-    return RECIPES[name](scene, device)
+from .registry import CUSTOM as CUSTOM
+from .registry import DEFAULT as DEFAULT
+from .registry import RECIPES as RECIPES
+from .registry import AnyRecipe as AnyRecipe
+from .registry import Recipe as Recipe
+from .registry import build as build
+from .registry import find as find
+from .registry import name_of as name_of
+from .registry import names as names
+from .registry import packages_of as packages_of
+from .registry import twin_of as twin_of

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from raymine.config import to_json
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.mining import PUBLISHED
 
@@ -35,10 +35,10 @@ POLICIES: dict[str, Mapping[str, JSON]] = {
 KNOWN = f"Policies: {', '.join(POLICIES)}."
 
 
-def policy_overrides(name: str, option: str = "--mining") -> Mapping[str, JSON]:
-    """Fields of `TrainConfig`, by dotted name, that make `name` the way of mining; `option` is who asks."""
+def policy_overrides(name: str, asked_as: str = "mining") -> Mapping[str, JSON]:
+    """Fields of `TrainConfig`, by dotted name, that make `name` the way of mining; `asked_as`: the option to blame."""
     if name not in POLICIES:
         close = difflib.get_close_matches(name, POLICIES, n=1)
         meant = f" Did you mean `{close[0]}`?" if close else ""
-        raise ConfigError(f"{option}: there is no policy `{name}`.{meant}", hint=KNOWN)
+        raise ConfigError(f"{option(asked_as)}: there is no policy `{name}`.{meant}", hint=KNOWN)
     return POLICIES[name]

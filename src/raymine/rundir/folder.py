@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from raymine.config import RunConfig, from_json, to_json
-from raymine.errors import ConfigError, RunError
+from raymine.config import ForeignTypeError, RunConfig, from_json, model_digests, replacing_config, to_json
+from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
 
 from .lock import RunLock, is_lock_file, require_free
@@ -74,9 +74,14 @@ class RunDir:
         return _read_json(self.path / CONFIG)
 
     def read_config(self) -> RunConfig:
-        """The stored config; `RunError` when it does not fit this raymine."""
+        """The stored config, also of an earlier raymine; `RunError` when it does not fit this one.
+
+        `ForeignTypeError` when it holds a class of a package that is not allowed (see `config.allowing`).
+        """
         try:
             return RunConfig.from_json(self.read_config_json())
+        except ForeignTypeError:
+            raise
         except ConfigError as error:
             version = self.read_manifest().environment.raymine
             raise RunError(
@@ -84,7 +89,13 @@ class RunDir:
                 hint=f"The run was made by raymine {version}.",
             ) from error
 
+    def read_digests(self) -> tuple[str, ...]:
+        """What a checkpoint of this run may carry as the digest of its config."""
+        return model_digests(self.read_config_json())
+
     def write_config(self, config: JSON) -> None:
+        """Replace the stored config; checkpoints of this run stay its own."""
+        config = replacing_config(config, self.read_config_json())
         write_json(self.path / CONFIG, config, "write the config")
 
     def read_manifest(self) -> Manifest:
@@ -122,7 +133,7 @@ def check_target(path: Path, *, resume: bool) -> bool:
     `resume`, a run in use, a file, or a folder with other things in it.
     """
     if path.exists() and not path.is_dir():
-        raise RunError(f"--out {path} is a file; a run needs a folder.", hint="Give another --out.")
+        raise RunError(f"{option('out', path)} is a file; a run needs a folder.", hint=f"Give another {option('out')}.")
     if is_run(path):
         require_free(path / LOCK)
         if not resume:
@@ -130,8 +141,8 @@ def check_target(path: Path, *, resume: bool) -> bool:
         return True
     if _foreign_content(path):
         raise RunError(
-            f"--out {path} exists and is not a raymine run; it is left untouched.",
-            hint="Give another --out, or an empty folder.",
+            f"{option('out', path)} exists and is not a raymine run; it is left untouched.",
+            hint=f"Give another {option('out')}, or an empty folder.",
         )
     return False
 
@@ -142,7 +153,10 @@ def slug(text: str) -> str:
 
 
 def _already_a_run(path: Path) -> RunError:
-    return RunError(f"--out {path} already holds a run.", hint="Continue it with --resume, or give another --out.")
+    return RunError(
+        f"{option('out', path)} already holds a run.",
+        hint=f"Continue it with {option('resume', True)}, or give another {option('out')}.",
+    )
 
 
 def _foreign_content(path: Path) -> bool:
@@ -186,7 +200,7 @@ def _read_json(path: Path) -> JSON:
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise RunError(
-            f"{path} is missing.", hint="The run folder is incomplete; train again with another --out."
+            f"{path} is missing.", hint=f"The run folder is incomplete; train again with another {option('out')}."
         ) from error
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}.") from error

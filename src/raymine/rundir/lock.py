@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raymine.errors import RunError
+from raymine.errors import RunError, option
 from raymine.files import file_lock, resource_error, write_json
 
 if TYPE_CHECKING:
@@ -111,5 +111,5 @@ def _in_use(path: Path) -> RunError:
     stop = f", stop it (kill {owner.pid})," if owner else ", stop it"
     return RunError(
         f"The run {path.parent} is in use by {who}.",
-        hint=f"Wait for it{stop} or give another folder with --out.",
+        hint=f"Wait for it{stop} or give another {option('out')} folder.",
     )

@@ -198,7 +198,7 @@ def test_too_little_disk_is_said_before_anything_is_written(
     text = str(caught.value)
     assert "needs 32 MB of disk in" in text
     assert "1 MB are free" in text
-    assert "--downscale" in text
+    assert "downscale=2" in text
     assert "RAYMINE_CACHE" in text
     assert packs(tmp_path) == []
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Scene
-from raymine.errors import ConfigError, ResourceError
+from raymine.errors import ConfigError, ResourceError, option
 from raymine.scenes._cache import cache_root, locked, storage_error, writable_folder
 from raymine.scenes.bank.index import Content, Index, read_index, write_index
 from raymine.scenes.bank.io import open_for_reading, slot_crc
@@ -122,7 +122,7 @@ class ImageBank:
         if self.nbytes > self._budget:
             raise ResourceError(
                 f"One tensor of all images needs {self.nbytes >> 20} MB; the memory budget is {self._budget >> 20} MB.",
-                hint="Raise the memory budget or use smaller images (--downscale).",
+                hint=f"Raise the memory budget or use smaller images ({option('downscale')}).",
             )
         whole = torch.empty((len(self), *shapes[0]), dtype=torch.uint8)
         self._pack.read_into(0, whole.numpy())

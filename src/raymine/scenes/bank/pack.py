@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from raymine.errors import ResourceError, SceneError
+from raymine.errors import ResourceError, SceneError, option
 from raymine.files import remove_stale_temps
 from raymine.scenes._cache import storage_error
 from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
@@ -118,8 +118,8 @@ def _check_disk(job: Job, journal: Journal, needed: int) -> None:
             journal.path.unlink(missing_ok=True)
         raise ResourceError(
             f"The image bank needs {_mb(missing + _SPARE)} MB of disk in {job.folder}, and {_mb(free)} MB are free.",
-            hint="Use smaller images (--downscale 2 needs a quarter), free some space, or set RAYMINE_CACHE to a "
-            "folder on a larger disk.",
+            hint=f"Use smaller images ({option('downscale', 2)} needs a quarter), free some space, or set "
+            "RAYMINE_CACHE to a folder on a larger disk.",
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raymine.contracts import Scene
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 
 Stamp = tuple[int, int, int, int]
 """(bytes, mtime in ns) of an image, then of its mask (zeros where there is none)."""
@@ -67,7 +67,7 @@ def sources_of(scene: Scene, frames: Sequence[int]) -> tuple[Source, ...]:
         if camera.width < 1 or camera.height < 1:
             raise ConfigError(
                 f"The camera of {frame.image} must be at least 1x1 pixels, got {camera.width}x{camera.height}.",
-                hint="Correct the width and height in the scene's camera file, or use a smaller --downscale.",
+                hint=f"Correct the size in the scene's camera file, or use a smaller {option('downscale')}.",
             )
         name = os.path.relpath(frame.image, scene.root) if frame.image.is_relative_to(scene.root) else str(frame.image)
         sources.append(Source(name, frame.image, frame.mask, camera.width, camera.height))

@@ -1,0 +1,106 @@
+"""Runs of earlier versions: their config.json and the names in their checkpoints, brought to the present schema.
+
+A schema is a number that goes up whenever what is stored changes its names or its meaning. config.json and every
+checkpoint carry it under "schema"; what has none is of schema 1. A field that is added with a default needs no new
+schema. Migrations work on raw JSON and on names, never on classes, since the classes of then are gone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from raymine.errors import ConfigError
+from raymine.files import JSON
+
+SCHEMA = 2
+"""What is written."""
+
+T = TypeVar("T")
+Names = Callable[[str], str]
+
+
+def schema_of(data: Mapping[str, JSON], what: str, known: int = SCHEMA) -> int:
+    """The schema of a stored document; `ConfigError` where a later raymine wrote it. `what` names it in errors."""
+    schema = data.get("schema", 1)
+    if not isinstance(schema, int) or schema < 1:
+        raise ConfigError(f"{what} has no such schema as {schema!r}.")
+    if schema > known:
+        raise ConfigError(
+            f"{what} was made by a newer raymine: it has schema {schema}, and this one knows schemas up to {known}.",
+            hint="Update raymine.",
+        )
+    return schema
+
+
+def migrate_config(data: JSON, to: int = SCHEMA) -> JSON:
+    """A config.json of any schema as one of schema `to`, without the key "schema"; `data` stays as it is."""
+    schema = schema_of(data, "the config", to)
+    data = {key: value for key, value in copy.deepcopy(data).items() if key != "schema"}
+    try:
+        for migration in _CONFIGS[schema - 1 : to - 1]:
+            data = migration(data)
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(f"the config is damaged: as one of schema {schema} it makes no sense ({error}).") from error
+    return data
+
+
+def migrate_tensors(tensors: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
+    """The tensors of a checkpoint of `schema` by the names that they have in schema `to`."""
+    return _renamed(tensors, _TENSORS[schema - 1 : to - 1])
+
+
+def migrate_scalars(scalars: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
+    """As `migrate_tensors`, for the numbers of a checkpoint."""
+    return _renamed(scalars, _SCALARS[schema - 1 : to - 1])
+
+
+def _renamed(values: Mapping[str, T], migrations: tuple[Names, ...]) -> dict[str, T]:
+    out = dict(values)
+    for rename in migrations:
+        out = {rename(name): value for name, value in out.items()}
+    return out
+
+
+def _configs_1_to_2(data: JSON) -> JSON:
+    """Parts carry their class, since they may be of other packages; a loss is a list of terms; names say more."""
+    train = data.get("train")
+    if not isinstance(train, dict):
+        return data
+    hard = train.get("mining", {}).get("hard", {})
+    if hard.pop("winsor", None) is not None:
+        raise ConfigError(
+            "train.mining.hard.winsor: this option is gone.", hint="Use the raymine that made the run, or train again."
+        )
+    for old, new in (("occupancy", "sampler"), ("checkpoint", "checkpoint_samples"), ("enough", "max_useful_steps")):
+        if old in train:
+            train[new] = train.pop(old)
+    if "random_background" in train:
+        train["background"] = "random" if train.pop("random_background") else "scene"
+    for part, path in (
+        ("field", "raymine.fields.hash_field:HashFieldConfig"),
+        ("sampler", "raymine.samplers.occupancy:OccupancyConfig"),
+    ):
+        if part in train:
+            train[part] = {"type": path, **train[part]}
+    if "loss" in train:
+        train["loss"] = [{"type": "raymine.losses.colour:ColourLoss", **train["loss"]}]
+    return data
+
+
+def _tensors_1_to_2(name: str) -> str:
+    """Names begin with the part that owns the tensor; moments follow it."""
+    for moment in ("adam.first.", "adam.second."):
+        if name.startswith(moment):
+            return f"{moment}field.{name.removeprefix(moment)}"
+    return "sampler.values" if name == "occupancy.values" else name
+
+
+def _scalars_1_to_2(name: str) -> str:
+    return "sampler.swept" if name == "occupancy.swept" else name
+
+
+_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2,)
+_TENSORS: tuple[Names, ...] = (_tensors_1_to_2,)
+_SCALARS: tuple[Names, ...] = (_scalars_1_to_2,)

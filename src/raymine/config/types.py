@@ -1,0 +1,156 @@
+"""Classes by import path: how a config names the class of a value whose field takes more than raymine's own.
+
+Importing a module runs its code, so a config decides nothing: a class is taken from raymine itself, from a module that
+this process has imported already, from a package that registered itself under the entry-point group `raymine.recipes`,
+or from a package that the user allows (`allowing`). Anything else is refused before it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+import re
+import sys
+import traceback
+from collections.abc import Collection, Iterator
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+from raymine.errors import ConfigError, RaymineError, option
+
+ENTRY_POINTS = "raymine.recipes"
+"""The entry-point group under which a package offers recipes; doing so also allows its classes."""
+
+_NAME = r"[^\W\d]\w*"
+_PATH = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_PACKAGE = re.compile(rf"{_NAME}(?:\.{_NAME})*")
+_ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("_ALLOWED", default=())
+
+
+class ForeignTypeError(ConfigError):
+    """A class of another package that is not allowed, or that is not there."""
+
+
+@contextlib.contextmanager
+def allowing(packages: str | Collection[str]) -> Iterator[None]:
+    """Within the block, configs may also name classes of these packages (or modules), which are then imported."""
+    names = (packages,) if isinstance(packages, str) else tuple(packages)
+    for name in names:
+        if not _PACKAGE.fullmatch(name):
+            raise ConfigError(
+                f"{option('allow', name)} is not the name of a package.", hint="Give a name such as my_package."
+            )
+    token = _ALLOWED.set((*_ALLOWED.get(), *names))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def allowed() -> tuple[str, ...]:
+    """The packages that `allowing` names here."""
+    return _ALLOWED.get()
+
+
+def path_of(cls: type) -> str:
+    """`package.module:ClassName`, from which `resolve` finds the class; `ConfigError` where it would not."""
+    module, name = cls.__module__, cls.__qualname__
+    if "." in name:
+        raise ConfigError(
+            f"`{name}` of {module} is defined inside a class or a function, where a config cannot find it again.",
+            hint="Define it at the top of a module.",
+        )
+    if vars(sys.modules[module]).get(name) is not cls:
+        raise ConfigError(
+            f"`{module}:{name}` is another class by now than that of the value.",
+            hint="Make the value again after the class was defined again.",
+        )
+    return f"{module}:{name}"
+
+
+def resolve(path: str, allow: Collection[str], where: str) -> type:
+    """The frozen dataclass that `path` names. `allow`: packages whose modules may be imported besides those that always
+    may; `where` is the dotted name that errors start with.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise ConfigError(f"{where}.type: must look like package.module:ClassName, got {path!r}.")
+    module_name, name = match.groups()
+    module = sys.modules.get(module_name)
+    if module is None:
+        _require_allowed(module_name, path, allow, where)
+        module = import_module(module_name, f"{where}: the config wants the class `{path}`")
+    # Not getattr: a module may run code of its own to answer that.
+    found = vars(module).get(name)
+    if found is None:
+        raise ForeignTypeError(f"{where}: the config wants the class `{path}`, {_lacks(module, name)}")
+    if not (isinstance(found, type) and is_frozen(found)):
+        raise ConfigError(f"{where}: `{path}` must be a frozen dataclass, which it is not.")
+    return found
+
+
+def is_frozen(cls: type) -> bool:
+    """Whether `cls` is a frozen dataclass."""
+    parameters: Any = getattr(cls, "__dataclass_params__", None)
+    return dataclasses.is_dataclass(cls) and bool(parameters.frozen)
+
+
+def import_module(name: str, wanted: str) -> ModuleType:
+    """Import a module that may be imported. `ConfigError` where that fails: `wanted` (who asks, and for what), then
+    what went wrong and where.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise ForeignTypeError(f"{wanted}, but importing `{name}` failed: {describe(error)}.") from error
+        raise ForeignTypeError(
+            f"{wanted}, but there is no module `{error.name}`.",
+            hint="Install its package, or put the folder that holds it on PYTHONPATH.",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ForeignTypeError(f"{wanted}, but importing `{name}` failed: {describe(error)}.") from error
+
+
+def describe(error: BaseException, within: str | None = None) -> str:
+    """An error in a user's code as one phrase: what it was, and the file and line it came from.
+
+    within: the user's own file, whose last line on the way to the error is named where there is one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == within] or frames
+    file, line = (own[-1].filename, own[-1].lineno) if own else ("", None)
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = (error.message if isinstance(error, RaymineError) else f"{type(error).__name__}: {text}").rstrip(".: ")
+    return f"{what} ({file}, line {line})" if file and not file.startswith("<frozen") else what
+
+
+def registered_recipes() -> dict[str, importlib.metadata.EntryPoint]:
+    """What installed packages offer under `ENTRY_POINTS`, by name; nothing is imported."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _require_allowed(module: str, path: str, allow: Collection[str], where: str) -> None:
+    package = module.partition(".")[0]
+    if package == "raymine" or any(module == name or module.startswith(f"{name}.") for name in allow):
+        return
+    if package in {entry.value.partition(":")[0].partition(".")[0].strip() for entry in registered_recipes().values()}:
+        return
+    raise ForeignTypeError(
+        f"{where}: the config wants the class `{path}`, and importing `{module}` runs its code; if you trust it, allow "
+        f"that with {option('allow', package)}."
+    )
+
+
+def _lacks(module: ModuleType, name: str) -> str:
+    if module.__name__ == "__main__":
+        return "which the script that is running does not define; define it in a module that can be imported."
+    close = difflib.get_close_matches(name, [n for n, value in vars(module).items() if isinstance(value, type)], n=1)
+    meant = f" (did you mean `{close[0]}`?)" if close else ""
+    return f"which `{module.__name__}` does not define{meant}."

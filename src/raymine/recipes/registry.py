@@ -1,0 +1,122 @@
+"""Which recipes there are, and what may stand for one: a name, a function of the caller's own, or a whole config."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from raymine.config.types import describe, import_module, registered_recipes
+from raymine.contracts import Scene
+from raymine.errors import ConfigError, option
+from raymine.recipes.ngp import ngp, ngp_large
+from raymine.step import TrainConfig
+
+Recipe = Callable[[Scene, str], TrainConfig]
+"""A complete training config for a scene on a device ("cpu" or "cuda")."""
+
+AnyRecipe: TypeAlias = "str | Recipe | TrainConfig"
+"""A registered name, `package.module:function`, a recipe itself, or the config that one would give."""
+
+RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large}
+"""raymine's own, by the name that a user types; others register under the entry-point group `raymine.recipes`."""
+
+DEFAULT = "ngp"
+
+CUSTOM = "custom"
+"""The name of a config, or of a function that has no name of its own."""
+
+
+def names() -> list[str]:
+    """Every registered recipe, by the name a user types."""
+    return sorted({*RECIPES, *registered_recipes()})
+
+
+def name_of(recipe: AnyRecipe) -> str:
+    """What a run records as its recipe: a registered name, `package.module:function`, or "custom"."""
+    if isinstance(recipe, str):
+        return recipe
+    for name, own in RECIPES.items():
+        if own is recipe:
+            return name
+    module, name = getattr(recipe, "__module__", None), getattr(recipe, "__qualname__", "")
+    return f"{module}:{name}" if module and name.isidentifier() else CUSTOM
+
+
+def packages_of(recipe: AnyRecipe) -> tuple[str, ...]:
+    """Packages whose modules may be imported for this recipe, since the caller named it."""
+    package = name_of(recipe).rpartition(":")[0].partition(".")[0]
+    return (package,) if package.isidentifier() and package != "__main__" else ()
+
+
+def find(recipe: AnyRecipe) -> Recipe | TrainConfig:
+    """The recipe that is meant; a module that is named is imported. `ConfigError` where there is none."""
+    if not isinstance(recipe, str):
+        if isinstance(recipe, TrainConfig) or callable(recipe):
+            return recipe
+        raise ConfigError(
+            f"{option('recipe')} must be a name, a function (scene, device) -> TrainConfig or a TrainConfig, "
+            f"got {type(recipe).__name__}."
+        )
+    if recipe in RECIPES:
+        return RECIPES[recipe]
+    module, colon, attribute = recipe.partition(":")
+    if not colon:
+        entry = registered_recipes().get(recipe)
+        if entry is None:
+            close = difflib.get_close_matches(recipe, names(), n=1)
+            there = f"There is: {', '.join(names())}. A function of your own is package.module:function."
+            raise ConfigError(f"there is no recipe `{recipe}`.", hint=f"Did you mean `{close[0]}`?" if close else there)
+        module, _, attribute = entry.value.partition(":")
+    return _imported(recipe, module.strip(), attribute.strip())
+
+
+def build(recipe: AnyRecipe, scene: Scene, device: str) -> TrainConfig:
+    """The config that `recipe` gives for this scene on `device` ("cpu" or "cuda").
+
+    What a function of the caller's own does wrong becomes a `ConfigError` that says what, and where.
+    """
+    found, name = find(recipe), name_of(recipe)
+    if isinstance(found, TrainConfig):
+        return found
+    if found in RECIPES.values():
+        return found(scene, device)
+    try:
+        config: Any = found(scene, device)
+    except (Exception, SystemExit) as error:
+        file = getattr(getattr(found, "__code__", None), "co_filename", None)
+        raise ConfigError(f"The recipe `{name}` failed: {describe(error, file)}.") from error
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"The recipe `{name}` must return a TrainConfig, and returned a {type(config).__name__}.")
+    return config
+
+
+def twin_of(recipe: AnyRecipe, config: TrainConfig, scene: Scene, device: str) -> str | None:
+    """The recipe of raymine, among those registered before this one, that gives the very same config here."""
+    for name, own in RECIPES.items():
+        if name == name_of(recipe):
+            return None
+        if own(scene, device) == config:
+            return name
+    return None
+
+
+def _imported(recipe: str, module_name: str, attribute: str) -> Recipe | TrainConfig:
+    asked = option("recipe", recipe)
+    if not module_name or not attribute.isidentifier():
+        raise ConfigError(f"{asked} must look like package.module:function.")
+    module = import_module(module_name, f"{asked} was asked for")
+    found = getattr(module, attribute, None)
+    if found is None:
+        known = [name for name, value in vars(module).items() if callable(value) or isinstance(value, TrainConfig)]
+        close = difflib.get_close_matches(attribute, known, n=1)
+        raise ConfigError(
+            f"{asked}: `{module_name}` has no `{attribute}`.", hint=f"Did you mean `{close[0]}`?" if close else ""
+        )
+    if not (callable(found) or isinstance(found, TrainConfig)):
+        raise ConfigError(
+            f"{asked}: `{attribute}` must be a function (scene, device) -> TrainConfig or a TrainConfig, and is a "
+            f"{type(found).__name__}."
+        )
+    recipe_found: Recipe | TrainConfig = found
+    return recipe_found

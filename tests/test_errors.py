@@ -1,0 +1,79 @@
+"""Errors name options as the caller knows them: arguments in Python, flags on the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raymine
+from raymine.cli import app, main
+from raymine.errors import ConfigError, option, renamed_options, speaking_of_flags
+from raymine.experiment import TrainRequest
+
+ROOT = Path(raymine.__file__).parent
+
+FLAGS_OF_GIT = {"--always", "--abbrev=40", "--dirty", "--exclude=*"}
+
+
+def test_option_is_an_argument_in_python_and_a_flag_on_the_command_line() -> None:
+    cases = [
+        (("max_seconds",), "`max_seconds`", "--max-seconds"),
+        (("max_seconds", 5), "`max_seconds=5`", "--max-seconds 5"),
+        (("device", "cuda"), "`device='cuda'`", "--device cuda"),
+        (("out", Path("a/b")), "`out='a/b'`", "--out a/b"),
+        (("resume", True), "`resume=True`", "--resume"),
+        (("page", False), "`page=False`", "--no-page"),
+    ]
+    for arguments, argument, flag in cases:
+        assert option(*arguments) == argument
+        with speaking_of_flags():
+            assert option(*arguments) == flag
+    assert option("steps") == "`steps`"
+
+
+def test_a_caller_may_know_an_option_by_another_name() -> None:
+    with renamed_options(max_seconds="seconds"):
+        assert option("max_seconds", 3) == "`seconds=3`"
+        assert option("steps") == "`steps`"
+    assert option("max_seconds") == "`max_seconds`"
+
+
+def test_one_mistake_in_the_words_of_either_caller(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"^`steps=5` and `max_seconds=3.0` were both given"):
+        TrainRequest("builtin", steps=5, max_seconds=3.0)
+
+    def execute(self: object) -> int:
+        TrainRequest("builtin", steps=5, max_seconds=3.0)
+        return 0
+
+    monkeypatch.setattr(app.Runs, "execute", execute)
+    assert main(["runs"]) == 2
+    assert capsys.readouterr().err.startswith("error: --steps 5 and --max-seconds 3.0 were both given")
+    assert option("steps") == "`steps`", "the command line has left its words behind"
+
+
+def strings_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every string in a file that is no docstring."""
+    tree = ast.parse(path.read_text())
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.lineno, node.value
+
+
+def test_no_message_outside_the_command_line_names_a_flag() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if path.relative_to(ROOT).parts[0] not in ("cli", "errors.py")
+        for line, text in strings_of(path)
+        # Style sheets have names with dashes as well.
+        if re.search(r"(?<![\w-])--[a-z]", text) and text not in FLAGS_OF_GIT and "var(--" not in text
+    ]
+    assert not found, "say it with raymine.errors.option:\n" + "\n".join(found)
