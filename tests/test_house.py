@@ -17,7 +17,7 @@ ROOT = Path(raymine.__file__).parent
 
 LAYERS = [
     {"errors", "_version"},
-    {"contracts", "kernels", "files"},
+    {"contracts", "kernels", "files", "progress_bar"},
     {"cameras", "pictures"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"toolkit"},
