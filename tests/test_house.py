@@ -18,7 +18,7 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files"},
+    {"contracts", "files", "progress_bar"},
     {"cameras", "pictures"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
@@ -34,6 +34,12 @@ LAYERS = [
 """From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""
 
 LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
+
+OF_NO_MODULE = {"test_house.py", "test_examples.py", "toolkit/test_gpu.py"}
+"""Tests of several modules at once, or of the repository."""
+
+MOVING = {"engines/fused": "fused"}
+"""Folders of tests that wait for their modules to come."""
 
 
 def imports_of(path: Path) -> set[str]:
@@ -72,6 +78,21 @@ def test_ops_are_reached_through_op_only() -> None:
             if "raymine.kernels." in line and "import" in line:
                 shared = ("kernels.dispatch", "kernels.activations", "kernels.packed", "kernels.contraction")
                 assert ".op import" in line or any(name in line for name in shared), f"{path}: {line.strip()}"
+
+
+def test_tests_lie_where_their_modules_do() -> None:
+    """The test of `a/b.py` is `tests/a/test_b.py`; a test of one part of it is `tests/a/test_b_<part>.py`."""
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("test_*.py")):
+        relative = path.relative_to(tests)
+        if relative.as_posix() in OF_NO_MODULE:
+            continue
+        folders = [relative.parent, Path(MOVING.get(relative.parent.as_posix(), relative.parent))]
+        words = path.stem.split("_")[1:]
+        names = ["_".join(words[:n]) for n in range(1, len(words) + 1)]
+        files = [each for name in names for each in (name, f"{name}.py", f"_{name}.py")]
+        found = any((ROOT / folder / file).exists() for folder in folders for file in files)
+        assert found, f"tests/{relative} has the name of no module in raymine/{relative.parent}"
 
 
 def test_files_stay_small() -> None:

@@ -1,166 +1,29 @@
-"""The mining benchmark: its arithmetic by hand, its clock, its records, and what it measures of a step."""
+"""The mining benchmark: its clock, and what it measures of a step."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from raymine.bench import parse_policies, read_document
-from raymine.bench.derive import (
-    SHARES,
-    Curve,
-    binned_loss,
-    curve_of,
-    loss_ratio,
-    mean_curve,
-    reached,
-    speedup,
-    summarise,
-)
+from raymine.bench.derive import SHARES
 from raymine.bench.measure import Hooks, Log, final_share, step_time, trace_of, train_for
 from raymine.bench.memory import peak_bytes, step_memory
 from raymine.bench.probe import probe
-from raymine.bench.records import (
-    Document,
-    Look,
-    Trace,
-    write_document,
-)
-from raymine.config import from_json, replace_fields, to_json
+from raymine.bench.records import Look
+from raymine.config import replace_fields
 from raymine.contracts import StepReport
-from raymine.errors import ConfigError, RunError, TrainingError
-from raymine.mining import PUBLISHED
+from raymine.errors import TrainingError
 from raymine.recipes.policies import POLICIES
 from raymine.step import TrainState, create_state, train_step
-from support.bench_records import diagnosis, made_up_document, made_up_run
+from support.bench_records import diagnosis
 from support.scenes import ball_scene
 from support.step import CONFIG
 
 CPU = torch.device("cpu")
-
-
-def curve(*points: tuple[float, float]) -> Curve:
-    seconds, psnr = np.array(points, dtype=float).T
-    return Curve(seconds, psnr)
-
-
-def test_the_speed_up_is_budget_over_the_time_of_reaching_where_the_baseline_ends() -> None:
-    baseline = [curve((1, 10), (2, 20), (4, 28)), curve((1, 10), (2, 20), (4, 32))]
-    # The mean of the two passes 30 dB half way between its second and its third point.
-    own = [curve((1, 20), (2, 24), (3, 34), (4, 35)), curve((1, 20), (2, 26), (3, 36), (4, 37))]
-    found = speedup(own, baseline, 4.0, ("hard", "none"))
-    assert found.target == pytest.approx(30)
-    assert found.reached == pytest.approx(2.5)
-    assert found.factor == pytest.approx(4 / 2.5)
-    assert found.seeds == (pytest.approx(4 / 2.6), pytest.approx(4 / 2.4))
-    assert found.note == "hard reaches the 30.00 dB that none has after 4 s in 2.5 s."
-
-
-def test_a_policy_that_never_gets_there_has_no_speed_up_but_a_sentence() -> None:
-    found = speedup([curve((1, 10), (4, 29))], [curve((1, 10), (4, 30))], 4.0, ("prune", "none"))
-    assert (found.factor, found.reached, found.seeds) == (None, None, (None,))
-    assert found.note == "prune never reaches the 30.00 dB that none has after 4 s; its best is 29.00 dB."
-
-
-def test_reached_before_the_first_evaluation_is_a_lower_bound() -> None:
-    found = speedup([curve((1, 40), (4, 50))], [curve((1, 10), (4, 30))], 4.0, ("hard", "none"))
-    assert found.factor == pytest.approx(4.0)
-    assert "lower bound" in found.note
-    assert reached(curve((1, 3), (2, 3)), 3.0) == 1.0
-
-
-def test_the_baseline_has_a_speed_up_of_one_even_if_it_peaked_early() -> None:
-    peaked = [curve((1, 10), (2, 31), (4, 30))]
-    assert speedup(peaked, peaked, 4.0, ("none", "none")).factor == 1.0
-
-
-def test_curves_are_read_off_at_the_moments_and_not_before_the_first_evaluation() -> None:
-    run = made_up_run("none", 0, [float(i) for i in range(12)])
-    late = replace(run, looks=tuple(replace(look, seconds=look.seconds + 0.02) for look in run.looks))
-    found = curve_of(late, 8.0)
-    assert found.seconds.tolist() == [pytest.approx(8 * share) for share in SHARES]
-    # 0.02 s late in a stretch of 1 s that gains 1 dB: 0.02 dB less at the moment itself.
-    assert found.psnr[-1] == pytest.approx(11 - 0.02, abs=1e-6)
-    first_missing = replace(run, looks=run.looks[3:])
-    assert curve_of(first_missing, 8.0).seconds[0] == pytest.approx(8 * SHARES[3])
-    both = mean_curve([curve_of(run, 8.0), curve_of(first_missing, 8.0)])
-    assert both.seconds[0] == pytest.approx(8 * SHARES[3])
-
-
-def test_losses_are_compared_at_equal_iteration_whatever_the_blocks() -> None:
-    none = Trace(step=(10, 20, 40), loss=(4.0, 2.0, 1.0))
-    assert binned_loss(none, np.array([0, 10, 30, 40])).tolist() == pytest.approx([4.0, 1.5, 1.0])
-    base, own = (replace(made_up_run(name, 0, [1.0] * 12), trace=none) for name in ("none", "hard"))
-    own = replace(own, trace=Trace(step=(5, 25, 30), loss=(2.0, 1.4, 0.5)))
-    found = loss_ratio([own], [base])
-    assert found is not None
-    assert found.step[-1] == pytest.approx(29.5)
-    assert found.ratio[[0, 7, -1]] == pytest.approx([0.5, 0.35, 0.5])
-
-
-def test_a_summary_holds_means_and_ranges_over_seeds() -> None:
-    ramp = [float(i) for i in range(12)]
-    runs = [made_up_run("none", 0, ramp), made_up_run("none", 1, [p + 2 for p in ramp], loss=3.0)]
-    hard = made_up_run("hard", 0, [p + 6 for p in ramp], loss=1.0)
-    none, mined = summarise([*runs, hard], ("none", "prune", "hard"), 8.0)
-    assert none.psnr_end is not None
-    assert (none.psnr_end.mean, none.psnr_end.low, none.psnr_end.high) == (12.0, 11.0, 13.0)
-    assert none.psnr_quarter is not None
-    assert none.psnr_quarter.mean == 6.0
-    assert mined.memory_saved.mean == pytest.approx(0.75)
-    assert mined.loss_ratio_vs_none == pytest.approx(0.5)
-    assert mined.speedup_vs_prune is None
-    assert mined.speedup_vs_none is not None
-    # 12 dB are 6 on the ramp: the seventh moment.
-    assert mined.speedup_vs_none.factor == pytest.approx(1 / SHARES[6])
-
-
-def test_policies_are_overrides_of_the_config() -> None:
-    for policy in parse_policies(",".join(POLICIES)):
-        config = replace_fields(CONFIG, policy.overrides)
-        assert config.mining.policy == policy.name.partition(":")[0]
-    made = {p.name: replace_fields(CONFIG, p.overrides).mining for p in parse_policies(",".join(POLICIES))}
-    assert made["hard:published"].hard == PUBLISHED
-    assert made["hard:published"].faint == 0
-    assert made["hard:topk"].hard.draw == "topk"
-    assert made["hard:biased"].hard.reweight == "none"
-    assert made["hard"] == replace(CONFIG.mining, policy="hard")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("none,hrad", "no policy `hrad`. Did you mean `hard`?"),
-        ("hard:best", "no policy `hard:best`"),
-        (" , ", "names no policy"),
-        ("none,none", "`none` twice"),
-    ],
-)
-def test_an_unknown_policy_is_refused_with_the_known_ones(text: str, words: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_policies(text)
-    assert words in error.value.message
-    assert all(name in error.value.hint for name in POLICIES)
-
-
-def test_results_read_back_equal(tmp_path: Path) -> None:
-    document = made_up_document((made_up_run("none", 0, [1.5] * 12), made_up_run("hard", 0, [2.5] * 12)))
-    write_document(tmp_path, document)
-    assert read_document(tmp_path) == document
-    assert from_json(Document, to_json(document)) == document
-    data = json.loads((tmp_path / "mining.json").read_text())
-    (tmp_path / "mining.json").write_text(json.dumps({**data, "version": 99}))
-    with pytest.raises(RunError, match="of this version"):
-        read_document(tmp_path)
-    (tmp_path / "mining.json").write_text(json.dumps(data)[:-20])
-    with pytest.raises(RunError, match="cannot be read"):
-        read_document(tmp_path)
 
 
 def report(step: int, finite: bool = True, loss: float = 1.0, trained: int = 10) -> StepReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -16,37 +15,7 @@ from PIL import Image
 
 from raymine import __version__
 from raymine.cli import app, main
-from raymine.cli import output as cli_output
-from raymine.cli.demo import next_free, orbit_views
-from raymine.cli.render import check_target, parse_size
 from raymine.errors import ConfigError, MissingExtraError, ResourceError, SceneError
-from raymine.evaluate import Evaluation, ViewScore
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Path:
-    """A tiny scene in Blender's format: a disc seen from eight sides, 3 of them held out."""
-    folder = tmp_path / "scene"
-    y, x = np.mgrid[:16, :16] - 7.5
-    inside = (x * x + y * y < 30)[..., None]
-    for split, angles in (("train", np.arange(5) * 1.25), ("test", np.arange(3) * 2.0 + 0.4)):
-        (folder / split).mkdir(parents=True)
-        frames = []
-        for i, angle in enumerate(angles):
-            rgba = np.where(inside, [200, 60 + 10 * i, 40 + len(split), 255], [0, 0, 0, 0]).astype(np.uint8)
-            Image.fromarray(rgba).save(folder / split / f"r_{i}.png")
-            c, s = math.cos(angle), math.sin(angle)
-            matrix = [[-s, 0.0, c, 4 * c], [c, 0.0, s, 4 * s], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
-            frames.append({"file_path": f"./{split}/r_{i}", "transform_matrix": matrix})
-        text = json.dumps({"camera_angle_x": 0.7, "frames": frames})
-        (folder / f"transforms_{split}.json").write_text(text)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
 
 
 def test_help_is_quick_because_it_loads_no_heavy_package() -> None:
@@ -169,21 +138,6 @@ def test_reader_that_goes_away_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_check_reports_problems_and_its_exit_code(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(scene), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["problems"] == []
-    (scene / "train" / "r_1.png").write_bytes((scene / "train" / "r_1.png").read_bytes()[:60])
-    assert main(["check", str(scene), "--json"]) == 3
-    document = json.loads(capsys.readouterr().out)
-    assert document["ok"] is False
-    assert document["errors"] >= 1
-    assert "r_1" in json.dumps(document["problems"])
-    assert main(["check", str(scene)]) == 3
-    out = capsys.readouterr().out
-    assert "r_1" in out
-    assert f"{scene}: 1 error, no warnings. Training needs the errors fixed." in out.replace("\n", " ")
-
-
 def test_no_such_scene_and_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "nowhere"]) == 3
     assert "nowhere" in capsys.readouterr().err
@@ -203,27 +157,6 @@ def test_train_refusals_leave_no_run_behind(scene: Path, tmp_path: Path, capsys:
     assert main(["train", str(scene), "--steps", "5", "--max-seconds", "5"]) == 2
     assert "a run has one limit" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def test_runs_of_an_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs"]) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "No runs in runs." in err
-    assert main(["runs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"root": "runs", "runs": []}
-
-
-def test_doctor_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["doctor", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["raymine"]["version"] == __version__
-    assert {"hash_grid", "march", "composite"} <= {row["op"] for row in report["backends"]}
-    assert all(row["reason"] for row in report["backends"])
-    assert report["cuda"]["reason"]
-    assert report["cache"]["folder"] == str(tmp_path / "cache")
-    assert main(["doctor"]) == 0
-    assert "hash_grid" in capsys.readouterr().out
 
 
 def test_train_eval_render_runs_from_end_to_end(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,54 +195,3 @@ def test_train_eval_render_runs_from_end_to_end(scene: Path, capsys: pytest.Capt
     assert main(["train", str(scene), "--steps", "3", "--out", "r"]) == 4
     assert "--resume" in capsys.readouterr().err
     assert document(["train", str(scene), "--steps", "5", "--out", "r", "--resume", "--json"])["step"] == 5
-
-
-@pytest.mark.parametrize("text", ["12", "0x4", "ax3", "12x", "-1x4", "1x2x3", ""])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ConfigError, match="--size must look like 320x240"):
-        parse_size(text)
-
-
-def test_sizes() -> None:
-    assert parse_size("320x240") == (320, 240)
-    assert parse_size("320X240") == (320, 240)
-    assert parse_size(None) is None
-
-
-def test_render_targets_are_checked_before_rendering(tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").touch()
-    (tmp_path / "dir.mp4").mkdir()
-    for target, words in (
-        (tmp_path / "full", "is not empty"),
-        (tmp_path / "full" / "x", "is a file; frames need a folder"),
-        (tmp_path / "dir.mp4", "is a folder; a video needs a file name"),
-        (tmp_path / "x.gif", "written as .mp4, not .gif"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            check_target(target)
-    check_target(tmp_path / "new")
-    check_target(tmp_path / "new.mp4")
-
-
-def test_next_free_name(tmp_path: Path) -> None:
-    assert next_free(tmp_path / "demo") == tmp_path / "demo"
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo-2").mkdir()
-    assert next_free(tmp_path / "demo") == tmp_path / "demo-3"
-
-
-@pytest.mark.parametrize(("seconds", "views"), [(0.01, 60), (0.5, 40), (5.0, 16)])
-def test_demo_renders_what_the_machine_can(seconds: float, views: int) -> None:
-    scores = (ViewScore("a", 30.0, 0.9, 9 * seconds), ViewScore("b", 30.0, 0.9, seconds))
-    assert orbit_views(Evaluation(scores, 1.0)) == views
-
-
-def test_output_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [cli_output.duration(s) for s in (7.26, 250, 7500)] == ["7.3 s", "4 min 10 s", "2 h 05 min"]
-    assert [cli_output.size(b) for b in (12, 2048, 3 << 30, 5 << 40)] == ["12 B", "2.0 KiB", "3.0 GiB", "5.0 TiB"]
-    assert cli_output.number(None) == cli_output.number(math.nan) == "-"
-    cli_output.emit_json({"a": math.inf, "b": (Path("x"), True, None)})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": ["x", True, None]}
-    cli_output.say("a [red]path[/red]")
-    assert capsys.readouterr().err == "a [red]path[/red]\n"

@@ -1,11 +1,15 @@
-"""What all launches of Triton kernels share."""
+"""What all launches of Triton kernels share: sizes, and compiling without computing."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 import torch
 
-from raymine.kernels._triton import power_of_two
-from support.device import requires_gpu
+from raymine.kernels._triton import compiling, power_of_two
+from support.device import TRITON_DEVICE, requires_gpu
 
 
 def test_powers_of_two() -> None:
@@ -13,9 +17,66 @@ def test_powers_of_two() -> None:
     assert power_of_two(3, least=16) == 16
 
 
+def sums() -> list[float]:
+    """Running sums of ones by a Triton kernel; -1 where nothing computed them."""
+    from raymine.kernels.scan.gpu import scan
+
+    values = torch.ones(6, 7, dtype=torch.float64, device=TRITON_DEVICE)
+    first, count = (torch.tensor(each, device=TRITON_DEVICE) for each in ([0, 4], [4, 2]))
+    return scan(values, first, count, False, False, False, -1.0)[:, 0].tolist()
+
+
+COMPUTED, NOTHING = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0], [-1.0] * 6
+
+
+def test_compiling_concerns_launches_of_its_own_thread_only() -> None:
+    jit = pytest.importorskip("triton.runtime.jit")
+    launch = jit.KernelInterface.__getitem__
+    with ThreadPoolExecutor(1) as other, compiling():
+        assert sums() == NOTHING
+        assert other.submit(sums).result() == COMPUTED
+        assert sums() == NOTHING
+    assert jit.KernelInterface.__getitem__ is launch
+    assert sums() == COMPUTED
+
+
+def test_threads_may_compile_at_the_same_time() -> None:
+    jit = pytest.importorskip("triton.runtime.jit")
+    launch = jit.KernelInterface.__getitem__
+    both, done = threading.Barrier(2, timeout=30), threading.Event()
+
+    def first() -> list[float]:
+        with compiling():
+            both.wait()
+        result = sums()  # while the other one still compiles
+        done.set()
+        return result
+
+    def second() -> list[float]:
+        with compiling():
+            both.wait()
+            assert done.wait(30)
+            return sums()
+
+    with ThreadPoolExecutor(2) as threads:
+        results = [threads.submit(each) for each in (first, second)]
+    assert [result.result() for result in results] == [COMPUTED, NOTHING]
+    assert jit.KernelInterface.__getitem__ is launch
+
+
+def test_an_error_while_compiling_leaves_launches_as_they_were() -> None:
+    jit = pytest.importorskip("triton.runtime.jit")
+    launch = jit.KernelInterface.__getitem__
+    with pytest.raises(KeyError), compiling():
+        raise KeyError
+    assert jit.KernelInterface.__getitem__ is launch
+    assert sums() == COMPUTED
+    with compiling():
+        assert sums() == NOTHING
+
+
 @requires_gpu
 def test_compiling_computes_nothing_and_leaves_kernels_ready() -> None:
-    from raymine.kernels._triton import compiling
     from raymine.kernels.scan.gpu import _scan, scan
 
     def ready() -> int:

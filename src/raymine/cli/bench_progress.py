@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from raymine.bench import Look, Run
+from raymine.progress_bar import ProgressBar, text_column
 from raymine.scenes.builtin import builtin_scene
 
 from . import output
@@ -23,21 +23,17 @@ class BenchProgress:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._console = output.messages()
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
-        self._task: TaskID | None = None
+        self._bar = ProgressBar(self._console, text_column())
         self._title = ""
         self._psnr = ""
         self._shown = 0.0
         self._folder: Path | None = None
 
     def __enter__(self) -> BenchProgress:
-        if self._console.is_terminal:
-            self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self._bar.stop()
+        self._bar.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self._folder is not None:
             output.say(f"Finished runs are kept. To go on, repeat the command with --resume --out {self._folder}")
 
@@ -74,11 +70,8 @@ class BenchProgress:
         self._console.print(escape(text), soft_wrap=True)
 
     def _show(self, title: str, done: float, total: float, text: str) -> None:
-        if not self._console.is_terminal:
-            return
-        if self._task is None:
-            self._task = self._bar.add_task("", text="")
-        self._bar.update(self._task, description=escape(title), completed=done, total=total or None, text=text)
+        if self._console.is_terminal:
+            self._bar.show(title, done, total or None, text)
 
     def _line(self, text: str) -> None:
         """For logs: a terminal has the bar."""
@@ -91,18 +84,14 @@ class StepProgress:
 
     def __init__(self) -> None:
         self._console = output.messages()
-        columns = (TextColumn("{task.description}"), BarColumn())
-        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
-        self._task = self._bar.add_task("")
+        self._bar = ProgressBar(self._console)
         self._said = ""
 
     def __enter__(self) -> StepProgress:
-        if self._console.is_terminal:
-            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bar.close()
 
     def make_builtin(self) -> None:
         """As `BenchProgress.make_builtin`."""
@@ -111,7 +100,7 @@ class StepProgress:
     def show(self, what: str, done: float, total: float) -> None:
         """What is going on, and how far it is."""
         if self._console.is_terminal:
-            self._bar.update(self._task, description=escape(what), completed=done, total=max(total, 1e-9))
+            self._bar.show(what, done, max(total, 1e-9))
         elif what != self._said:
             output.say(what)
         self._said = what

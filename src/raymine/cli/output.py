@@ -7,12 +7,15 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
+
+from raymine.progress_bar import ProgressBar
 
 Callback = Callable[[int, int], None]
 
@@ -79,14 +82,12 @@ def progress_bar(what: str) -> Iterator[Callback]:
         if state[0]:
             console.print(escape(f"{what}: {state[0]} done"))
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(what), total=None)
-
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield advance
+    bar = ProgressBar(console, MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        bar.show(what, 0, None)
+        yield partial(bar.show, what)
+    finally:
+        bar.close()
 
 
 def number(value: float | None, digits: int = 2) -> str:

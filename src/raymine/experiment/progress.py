@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
+
+from raymine.progress_bar import ProgressBar, text_column
 
 from .observers import EvalInfo, Event, StartInfo, StepInfo
 from .prepare import KERNELS
@@ -25,8 +27,7 @@ class ProgressObserver:
     def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "plain")
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._bar = ProgressBar(self._console, text_column(), TimeElapsedColumn())
         self._start: StartInfo | None = None
         self._next_line = 0.0
         self._held_out = ""
@@ -37,11 +38,9 @@ class ProgressObserver:
             if done == 0 and self._mode != "quiet":
                 self._line("Getting the kernels ready; the first time on a machine they are compiled.")
         elif self._mode == "live":
-            if self._bar is None:
-                self._open_bar(f"Loading {what}", total)
-            self._update(done, total, f"{done}/{total}")
+            self._bar.show(f"Loading {what}", done, total, f"{done}/{total}")
             if done >= total:
-                self._close_bar()
+                self._bar.close()
         elif self._mode == "plain" and done == total and total > 0:
             self._line(f"Loaded {total} {what}")
 
@@ -54,13 +53,12 @@ class ProgressObserver:
         since = f" from step {info.step}" if info.step else ""
         self._line(f"Training {info.recipe} for {limit}{since} on {info.device}, in {info.run}")
         if self._mode == "live":
-            self._open_bar("Training", 1.0)
-            self._update(self._share(info.step, info.elapsed), 1.0, "")
+            self._bar.show("Training", self._share(info.step, info.elapsed), 1.0)
 
     def on_step(self, info: StepInfo) -> None:
         text = self._describe(info)
         if self._mode == "live":
-            self._update(self._share(info.step, info.elapsed), 1.0, text)
+            self._bar.show("Training", self._share(info.step, info.elapsed), 1.0, text)
         elif self._mode == "plain" and info.elapsed >= self._next_line:
             self._next_line = info.elapsed + _PLAIN_PERIOD
             self._line(text)
@@ -75,14 +73,14 @@ class ProgressObserver:
             self._line(f"step {info.step}  {self._held_out} over {info.views} views")
 
     def on_end(self, result: RunResult) -> None:
-        self._close_bar()
+        self._bar.close()
         if self._mode != "quiet":
             score = f", held-out {result.best_psnr:.2f} dB" if result.best_psnr is not None else ""
             self._line(f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s{score}")
 
     def close(self) -> None:
         """Take the bar off the screen; needed when training ends with an error."""
-        self._close_bar()
+        self._bar.close()
 
     def _describe(self, info: StepInfo) -> str:
         psnr = "non-finite" if info.psnr is None else f"{info.psnr:.2f} dB"
@@ -112,26 +110,6 @@ class ProgressObserver:
             return 0.0
         by_time = elapsed / start.max_seconds if start.max_seconds else 0.0
         return min(1.0, max(by_time, step / start.last_step if start.last_step else 0.0))
-
-    def _open_bar(self, title: str, total: float) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-        )
-        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
-        self._bar.start()
-        self._task = self._bar.add_task(title, total=total, text="")
-
-    def _update(self, done: float, total: float, text: str) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, text=text)
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
     def _line(self, text: str) -> None:
         # Paths hold brackets and long lines hold paths: neither markup nor wrapping is wanted.

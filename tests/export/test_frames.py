@@ -1,0 +1,33 @@
+"""Frames of a path, rendered and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from raymine.export import orbit, render_path, write_frames
+from support.novel_views import Sphere, make_scene, ring
+
+
+def test_rendered_path_shows_the_ball_in_the_middle(tmp_path: Path) -> None:
+    scene = make_scene(ring(np.zeros(3), 4.0, 0.3, np.linspace(0, 6.28, 8, endpoint=False)))
+    calls: list[tuple[int, int]] = []
+    path = orbit(scene, 3)
+    frames = list(
+        render_path(
+            Sphere(), path, scene.bounds, background=(1.0, 1.0, 1.0), progress=lambda d, n: calls.append((d, n))
+        )
+    )
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    for frame in frames:
+        assert frame.colour.shape == frame.depth.shape == frame.opacity.shape == (30, 40, 3)
+        assert frame.colour[15, 20].tolist() == [255, 0, 0]
+        assert frame.colour[0, 0].tolist() == [255, 255, 255]
+        assert frame.opacity[15, 20].tolist() == [255, 255, 255]
+        assert frame.depth[0, 0].tolist() == [0, 0, 0]
+        middle, edge = frame.depth[15, 20].astype(int).sum(), frame.depth[15, 8].astype(int).sum()
+        assert middle > edge > 0, "near is lighter than far"
+    written = write_frames(frames, tmp_path / "out", kinds=("colour", "depth"))
+    assert [p.name for p in written] == [f"{k}-{i:04d}.png" for i in range(3) for k in ("colour", "depth")]
+    assert all(p.is_file() for p in written)

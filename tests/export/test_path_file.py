@@ -1,0 +1,110 @@
+"""Path files: by what they say, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raymine.errors import ConfigError
+from raymine.export import from_file
+from support.novel_views import forward_scene, make_scene, ring
+
+
+def rows(pose: np.ndarray) -> list[list[float]]:
+    return [*pose.tolist(), [0.0, 0.0, 0.0, 1.0]]
+
+
+def write(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_transforms_file_is_normalised_like_the_scene(tmp_path: Path) -> None:
+    quarter = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    similarity = np.eye(4)
+    similarity[:3, :3], similarity[:3, 3] = 0.5 * quarter, [1.0, 2.0, 3.0]
+    poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
+    scene = make_scene(poses, normalisation=similarity)
+    file = write(
+        tmp_path / "p.json", {"camera_angle_x": math.pi / 2, "frames": [{"transform_matrix": rows(p)} for p in poses]}
+    )
+    path = from_file(file, scene)
+    assert len(path) == 2
+    assert np.allclose(path.poses[1][:, :3], quarter @ poses[1][:, :3])
+    assert np.allclose(path.poses[1][:, 3], 0.5 * quarter @ poses[1][:, 3] + [1, 2, 3])
+    assert path.cameras[0].fx == pytest.approx(20.0)
+    own = write(tmp_path / "own.json", {"world": "raymine", "frames": [{"transform_matrix": rows(poses[0])}]})
+    assert np.allclose(from_file(own, scene).poses[0], poses[0])
+
+
+def test_camera_path_file_with_fov_and_size(tmp_path: Path) -> None:
+    poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0, 2.0]))
+    flat = [
+        {"camera_to_world": np.array(rows(p)).reshape(-1).tolist(), "fov": 60 + 30 * i} for i, p in enumerate(poses)
+    ]
+    scene = make_scene(poses)
+    file = write(tmp_path / "c.json", {"render_width": 64, "render_height": 48, "camera_path": flat})
+    path = from_file(file, scene)
+    assert [(c.width, c.height) for c in path.cameras] == [(64, 48)] * 3
+    assert path.cameras[1].fy == pytest.approx(24.0)
+    assert np.allclose(path.poses, poses)
+    longer = from_file(file, scene, n=5, size=(32, 16))
+    assert len(longer) == 5
+    assert longer.cameras[2].fy == pytest.approx(8.0)
+    keyframes = write(
+        tmp_path / "k.json", {"keyframes": [{"matrix": e["camera_to_world"]} for e in flat], "is_cycle": True}
+    )
+    assert len(from_file(keyframes, scene)) == 120
+    assert np.allclose(from_file(keyframes, scene, n=6).poses[::2], poses)
+
+
+def test_times_in_a_path_file(tmp_path: Path) -> None:
+    poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
+    frames = [{"transform_matrix": rows(p), "time": t} for p, t in zip(poses, (0.25, 0.75), strict=True)]
+    file = write(tmp_path / "t.json", {"frames": frames})
+    assert from_file(file, make_scene(poses)).times is None
+    times = from_file(file, make_scene(poses, dynamic=True), n=3).times
+    assert times is not None
+    assert times.tolist() == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"frames": [', "is not valid JSON: .* at line 1, column 13"),
+        ("[1, 2]", "must hold a JSON object, got list"),
+        ("{}", "has none of the lists `frames`, `camera_path`, `keyframes`"),
+        ('{"frames": []}', "has none of the lists"),
+        ('{"frames": {"a": 1}}', "`frames` must be a list, got dict"),
+        ('{"frames": [3]}', r"frames\[0\] must be an object, got int"),
+        ('{"frames": [{"time": 0}]}', r"frames\[0\] has no `transform_matrix`"),
+        ('{"frames": [{"transform_matrix": [1, 2]}]}', "16 numbers .*, got 2"),
+        ('{"frames": [{"transform_matrix": [[1], [1, 2]]}]}', "16 numbers"),
+        ('{"frames": [{"transform_matrix": [1,0,0,NaN, 0,1,0,0, 0,0,1,0]}]}', "not finite"),
+        ('{"frames": [{"transform_matrix": [2,0,0,0, 0,2,0,0, 0,0,2,0]}]}', "must be a rotation; it deviates by 3"),
+        ('{"frames": [{"transform_matrix": [1,0,0,0, 0,1,0,0, 0,0,-1,0]}]}', "determinant -1"),
+        ('{"camera_path": [{"camera_to_world": [1,0,0,0, 0,1,0,0, 0,0,1,0], "fov": 500}]}', "1 to 170; got 500"),
+        ('{"camera_path": [{"camera_to_world": [1,0,0,0, 0,1,0,0, 0,0,1,0], "fov": "x"}]}', "finite number, got 'x'"),
+    ],
+)
+def test_bad_path_files_say_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        from_file(file, forward_scene())
+    assert "bad.json" in caught.value.message
+
+
+def test_missing_and_binary_path_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No camera path file"):
+        from_file(tmp_path / "none.json", forward_scene())
+    with pytest.raises(ConfigError, match="Cannot read"):
+        from_file(tmp_path, forward_scene())
+    (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(ConfigError, match="not a JSON text file"):
+        from_file(tmp_path / "b.json", forward_scene())
