@@ -25,7 +25,7 @@ from raymine.contracts import (
     Samples,
     SeesAlongRays,
 )
-from raymine.kernels.composite.op import Packed, composite, visible
+from raymine.kernels.composite.op import composite, visible
 from raymine.kernels.judge.op import CAP
 from raymine.kernels.ngp_step.op import HIDDEN as HIDDEN
 from raymine.kernels.select.op import compact
@@ -65,9 +65,9 @@ def query_points(rays: Rays, samples: Samples) -> FieldInput:
     return FieldInput(positions, directions, None if rays.time is None else rays.time[samples.ray_id])
 
 
-def packed(samples: Samples) -> Packed:
-    """The part of `Samples` that compositing needs."""
-    return Packed(samples.t_start, samples.t_end, samples.first, samples.count)
+def packed(samples: Samples) -> Samples:
+    """What compositing needs of `Samples`: all of it."""
+    return samples
 
 
 def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:

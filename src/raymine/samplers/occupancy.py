@@ -78,8 +78,7 @@ class OccupancySampler:
 
     def sample(self, rays: Rays, jitter: Tensor | None = None) -> Samples:
         """Packed intervals in occupied cells (see `contracts.Sampler`)."""
-        marched = march(rays.origins, rays.directions, rays.near, rays.far, self._grid, self.spacing, jitter)
-        return Samples(*marched)
+        return march(rays.origins, rays.directions, rays.near, rays.far, self._grid, self.spacing, jitter)
 
     def due(self, step: int) -> bool:
         """Whether the grid is updated before training step `step`."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from raymine.contracts import Samples
 from raymine.errors import ConfigError
-from raymine.kernels.composite.op import Packed, visible
+from raymine.kernels.composite.op import visible
+from raymine.kernels.packed import Samples, pack_counts
 from raymine.kernels.traverse.op import Grids, Stride, traverse
-from raymine.toolkit.pack import pack_counts
 
 AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
 """t_starts, t_ends [B], ray_indices [B] -> [B] density or opacity, after activation."""
@@ -158,8 +158,7 @@ def place_samples(
     origins: Tensor, directions: Tensor, bounds: tuple[Tensor, Tensor], grids: Grids, stride: Stride
 ) -> Samples:
     """Packed samples of rays [R, 3] between near and far [R] in occupied cells. Rays that are NaN get none."""
-    got = traverse(origins, directions, bounds, grids, stride)
-    return Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
+    return traverse(origins, directions, bounds, grids, stride).samples
 
 
 def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: float, *, alpha: bool) -> Samples:
@@ -179,7 +178,7 @@ def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: flo
     optical = -torch.log1p(-value.clamp(0, 1)) if alpha else value * length
     opaque = value.isnan()
     optical = torch.where(opaque, OPAQUE, optical).clamp(-OPAQUE, OPAQUE)
-    unit = Packed(torch.zeros_like(optical), torch.ones_like(optical), samples.first, samples.count)
+    unit = replace(samples, t_start=torch.zeros_like(optical), t_end=torch.ones_like(optical))
     seen = visible(optical, unit, early_stop, -math.inf)
     if faint > 0:
         seen &= opaque | ((value if alpha else -torch.expm1(-optical)) >= faint)
