@@ -14,7 +14,6 @@ from raymine.kernels.ngp_step import reference
 from raymine.kernels.ngp_step.inputs import DEGREE as DEGREE
 from raymine.kernels.ngp_step.inputs import WIDTH as WIDTH
 from raymine.kernels.ngp_step.inputs import Box as Box
-from raymine.kernels.ngp_step.inputs import contract as contract
 from raymine.kernels.ngp_step.inputs import to_unit_cube as to_unit_cube
 from raymine.kernels.ngp_step.reference import HIDDEN as HIDDEN
 from raymine.kernels.packed import Samples
