@@ -62,7 +62,7 @@ def test_a_module_imports_only_layers_below(path: Path) -> None:
         assert LEVEL[other] < LEVEL[own], f"{own} may not import {other}"
 
 
-SHARED = ("dispatch", "packed", "contraction")
+SHARED = ("dispatch", "packed", "contraction", "activations")
 """Modules of `kernels` that belong to no op."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,36 +24,23 @@ from raymine.contracts import (
     Samples,
     SeesAlongRays,
 )
+from raymine.kernels.activations import HIDDEN as HIDDEN
+from raymine.kernels.activations import NGP
 from raymine.kernels.composite.op import composite, visible
-from raymine.kernels.judge.op import CAP
-from raymine.kernels.ngp_step.op import HIDDEN as HIDDEN
 from raymine.kernels.select.op import compact
 
 SEEN = 1e-5
 """Opacity of a sample below which a renderer leaves it out: far less than half a level of an 8-bit picture."""
 
 
-class _CappedExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, raw: Tensor) -> Tensor:
-        density = torch.exp((raw - 1.0).clamp_max(CAP))
-        ctx.save_for_backward(density)
-        return density
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (density,) = ctx.saved_tensors
-        return grads[0] * density
-
-
 def activate_density(raw: Tensor) -> Tensor:
     """Density per world unit from its pre-activation, elementwise. Differentiable."""
-    return _CappedExp.apply(raw)
+    return NGP.density(raw)
 
 
 def activate_colour(raw: Tensor) -> Tensor:
     """Colour in 0..1 from its pre-activation, elementwise. Differentiable."""
-    return torch.sigmoid(raw)
+    return NGP.colour(raw)
 
 
 def query_points(rays: Rays, samples: Samples) -> FieldInput:

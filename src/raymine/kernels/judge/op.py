@@ -10,8 +10,8 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
+from raymine.kernels.activations import CAP as CAP
 from raymine.kernels.judge import reference
-from raymine.kernels.judge.reference import CAP as CAP
 from raymine.kernels.packed import Samples
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from raymine.kernels._numba import Kernel, array, kernel, tasks
+from raymine.kernels.activations import CAP, HIDDEN
 from raymine.kernels.hash_grid.cpu import encode, layout, touched_gradient
 from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.ngp_step.inputs import WIDTH, Box
 from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_direction, network_inputs, padded, place
-from raymine.kernels.ngp_step.reference import HIDDEN
 from raymine.kernels.packed import Samples
 
 TILE, STRIDE = 16, 8
@@ -33,7 +33,7 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
     """sizes: padded (encoding, density hidden, geometry, colour input, colour hidden); middle: colour layers - 2."""
     encoding, hidden_size, geometry_size, colour_in, colour_hidden = sizes
     only = middle < 0
-    hidden_value = np.float32(HIDDEN)
+    hidden_value, cap = np.float32(HIDDEN), np.float32(CAP)
 
     @kernel
     def infer(
@@ -83,7 +83,7 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
                     for k in range(here):
                         for i in range(next_one[k], next_one[k] + asked[k]):
                             raw = geo[q, 0]
-                            optical = np.float32(math.exp(min(raw - one, np.float32(15.0)))) * (t_end[i] - t_start[i])
+                            optical = np.float32(math.exp(min(raw - one, cap))) * (t_end[i] - t_start[i])
                             passed = np.float32(math.exp(-optical))
                             colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
                             if through[k] < stop or one - passed < faint:

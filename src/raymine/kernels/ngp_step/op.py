@@ -9,13 +9,13 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
+from raymine.kernels.activations import HIDDEN as HIDDEN
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step import reference
 from raymine.kernels.ngp_step.inputs import DEGREE as DEGREE
 from raymine.kernels.ngp_step.inputs import WIDTH as WIDTH
 from raymine.kernels.ngp_step.inputs import Box as Box
 from raymine.kernels.ngp_step.inputs import to_unit_cube as to_unit_cube
-from raymine.kernels.ngp_step.reference import HIDDEN as HIDDEN
 from raymine.kernels.packed import Samples
 
 

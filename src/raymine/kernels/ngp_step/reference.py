@@ -11,14 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from raymine.kernels.activations import CAP, HIDDEN
 from raymine.kernels.composite.reference import transmittance
 from raymine.kernels.hash_grid import reference as hash_grid
 from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.ngp_step.inputs import Box, harmonics, to_unit_cube
 from raymine.kernels.packed import Samples
-
-HIDDEN = -1e4
-"""Density pre-activation of a sample that no ray sees: its exponential is 0 in float32."""
 
 
 def infer(
@@ -42,7 +40,7 @@ def infer(
     features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)
     geometry, outputs = forward(features, density, colour, harmonics(directions)[ray_id])
     length = samples.t_end - samples.t_start
-    active = torch.exp((geometry[:, 0] - 1).clamp_max(15.0))
+    active = torch.exp((geometry[:, 0] - 1).clamp_max(CAP))
     # Written so that NaN counts as visible: whoever looks for it must find it.
     hidden = (transmittance(active, length, ray_id, samples.first) < stop) | (-torch.expm1(-active * length) < faint)
     raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
