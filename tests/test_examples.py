@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Bounds, Rays, Samples
-from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.composite.op import composite
 from raymine.mining import PUBLISHED, HardConfig, Miner
 from raymine.samplers import OccupancyConfig, OccupancySampler
 
@@ -125,8 +125,7 @@ def density_of(raw: Tensor) -> Tensor:
 
 def render(raw: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
     """Colours [R, 3] over white, weights [B]."""
-    packed = Packed(samples.t_start, samples.t_end, samples.first, samples.count)
-    out = composite(density_of(raw), raw[:, :3].sigmoid(), packed, torch.ones(samples.n_rays, 3))
+    out = composite(density_of(raw), raw[:, :3].sigmoid(), samples, torch.ones(samples.n_rays, 3))
     return out.colour, out.weights
 
 

@@ -23,7 +23,7 @@ from raymine.contracts import (
 )
 from raymine.kernels.activations import HIDDEN as HIDDEN
 from raymine.kernels.activations import NGP, Activations
-from raymine.kernels.composite.op import Packed, composite, visible
+from raymine.kernels.composite.op import composite, visible
 from raymine.kernels.select.op import compact
 
 SEEN = 1e-5
@@ -38,9 +38,9 @@ def query_points(rays: Rays, samples: Samples) -> FieldInput:
     return FieldInput(positions, directions, None if rays.time is None else rays.time[samples.ray_id])
 
 
-def packed(samples: Samples) -> Packed:
-    """The part of `Samples` that compositing needs."""
-    return Packed(samples.t_start, samples.t_end, samples.first, samples.count)
+def packed(samples: Samples) -> Samples:
+    """What compositing needs of `Samples`: all of it."""
+    return samples
 
 
 def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:

@@ -11,7 +11,7 @@ from raymine.fields import HashField, HashFieldConfig
 from raymine.kernels.activations import NGP
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.inputs import harmonics
-from raymine.kernels.ngp_step.op import Box, contract, to_unit_cube
+from raymine.kernels.ngp_step.op import Box, to_unit_cube
 from raymine.toolkit.contraction import from_unit_cube
 
 SMALL = HashFieldConfig(grid=GridSpec(levels=3, features=2, log2_entries=8, base=4, finest=32), width=16)
@@ -32,14 +32,6 @@ def test_harmonics_are_orthonormal_over_the_sphere() -> None:
     w = np.outer(wz, np.full(24, 2 * np.pi / 24)).reshape(-1)
     y = harmonics(torch.from_numpy(d)).numpy()
     assert np.allclose((y * w[:, None]).T @ y, np.eye(16), atol=1e-12)
-
-
-def test_contraction_by_hand() -> None:
-    x = torch.tensor([[0.5, -0.25, 0.0], [2.0, 1.0, -4.0], [1e9, 0.0, 0.0]])
-    assert contract(x)[0].tolist() == [0.5, -0.25, 0.0]
-    # |x| = 4: scaled by (2 - 1/4) / 4 = 0.4375.
-    assert contract(x)[1].tolist() == pytest.approx([0.875, 0.4375, -1.75])
-    assert contract(x)[2].tolist() == pytest.approx([2.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("unbounded", [False, True])

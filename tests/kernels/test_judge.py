@@ -11,17 +11,17 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.composite.op import Packed
 from raymine.kernels.judge import reference
 from raymine.kernels.judge.op import Wanted, judge
+from raymine.kernels.packed import Samples, pack_counts
 from raymine.losses import ColourLoss
-from raymine.render import HIDDEN, FieldOutput, Samples, composite_output
+from raymine.render import HIDDEN, FieldOutput, composite_output
 from support.device import TRITON_DEVICE
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-def batch(rays: int) -> tuple[Tensor, Tensor, Packed, Wanted]:
+def batch(rays: int) -> tuple[Tensor, Tensor, Samples, Wanted]:
     """Pre-activations of ragged rays; some hidden, some beyond the cap, some pixels masked out."""
     count = torch.randint(0, 30, (rays,))
     count[torch.rand(rays) < 0.3] = 0
@@ -30,9 +30,9 @@ def batch(rays: int) -> tuple[Tensor, Tensor, Packed, Wanted]:
     density = torch.randn(n) * 3
     density[torch.rand(n) < 0.2] = HIDDEN
     density[torch.rand(n) < 0.02] = 20.0
-    packed = Packed(t_start, t_start + torch.rand(n) * 0.1, count.cumsum(0) - count, count)
+    samples = Samples.from_pack(t_start, t_start + torch.rand(n) * 0.1, pack_counts(count))
     weight = (torch.rand(rays) > 0.2).float()
-    return torch.randn(n, 3), density, packed, Wanted(torch.rand(rays, 3), torch.rand(rays, 3), weight)
+    return torch.randn(n, 3), density, samples, Wanted(torch.rand(rays, 3), torch.rand(rays, 3), weight)
 
 
 def device_of(backend: str) -> str:
@@ -57,11 +57,11 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     d loss / d density' = 3 * 2 * (-3/4) / 3 * ln 2 / 4 = -3 ln 2 / 8.
     """
     device = device_of(backend)
-    packed = Packed(torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0]), torch.tensor([1]))
+    samples = Samples.from_pack(torch.tensor([1.0]), torch.tensor([2.0]), pack_counts(torch.tensor([1])))
     wanted = Wanted(torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1))
     raw = torch.tensor([[0.0, 0.0, 0.0, 1 + math.log(math.log(2))]], device=device)
     with dispatch.force(backend):
-        out = judge(raw[:, :3], raw[:, 3], moved(packed, device), moved(wanted, device))
+        out = judge(raw[:, :3], raw[:, 3], samples.to(device), moved(wanted, device))
     assert out.loss.tolist() == pytest.approx([9 / 16])
     assert out.error.tolist() == pytest.approx([9 / 16])
     assert out.size.item() == pytest.approx(math.hypot(3**0.5 / 16, 3 * math.log(2) / 8), rel=1e-5)
@@ -74,13 +74,13 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
 )
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
 def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop: float) -> None:
-    colour, density, packed, wanted = batch(rays)
+    colour, density, samples, wanted = batch(rays)
     device = device_of(backend)
     with dispatch.force(backend):
-        got = judge(colour.to(device), density.to(device), moved(packed, device), moved(wanted, device), delta, stop)
+        got = judge(colour.to(device), density.to(device), samples.to(device), moved(wanted, device), delta, stop)
     got = moved(got, "cpu")
     with dispatch.force("reference"):
-        expected = judge(colour, density, packed, wanted, delta, stop)
+        expected = judge(colour, density, samples, wanted, delta, stop)
     for name, a, b in zip(got._fields, got, expected, strict=True):
         # A density's gradient is its optical depth times a difference of rounded float32 numbers. The Triton kernel
         # goes from the front, where what lies behind is a difference as well: up to 5e-5 in a thousand batches.
@@ -91,15 +91,13 @@ def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop
 @pytest.mark.parametrize("kind", ["l2", "huber"])
 def test_it_equals_render_loss_and_autograd(kind: str) -> None:
     """The same gradient as the three separate steps that `none` and `prune` take."""
-    colour, density, packed, wanted = batch(200)
-    ray_id = torch.repeat_interleave(torch.arange(200), packed.count)
-    samples = Samples(packed.t_start, packed.t_end, ray_id, packed.first, packed.count)
+    colour, density, samples, wanted = batch(200)
     loss = ColourLoss(kind)  # type: ignore[arg-type]
     leaves = colour.clone().requires_grad_(), density.clone().requires_grad_()
     rendered = composite_output(FieldOutput(*leaves), samples, wanted.background)
     total = loss.of(rendered.colour, wanted.colour, wanted.weight)
     expected = torch.autograd.grad(total, leaves)
-    got = judge(colour, density, packed, wanted, loss.threshold)
+    got = judge(colour, density, samples, wanted, loss.threshold)
     assert float(got.loss.sum()) == pytest.approx(float(total.detach()), rel=1e-5)
     limit = 2e-5 * float(got.gradient.abs().max())
     assert torch.allclose(got.gradient[:, :3], expected[0], rtol=1e-3, atol=limit)
@@ -108,9 +106,10 @@ def test_it_equals_render_loss_and_autograd(kind: str) -> None:
 
 def test_reference_gradient_by_differences() -> None:
     """Against finite differences of its own loss in float64, below the cap."""
-    colour, density, packed, wanted = batch(6)
+    colour, density, samples, wanted = batch(6)
     density = density.clamp(-3, 2).double()
-    rows = [part.double() if part.is_floating_point() else part for part in (*packed, wanted[1], wanted[0], wanted[2])]
+    given = (samples.t_start, samples.t_end, *samples.pack, wanted.background, wanted.colour, wanted.weight)
+    rows = [part.double() if part.is_floating_point() else part for part in given]
     colour = colour.double()
 
     def total(c: Tensor, d: Tensor) -> float:
@@ -127,15 +126,15 @@ def test_reference_gradient_by_differences() -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_nan_reaches_the_loss(backend: dispatch.Backend) -> None:
-    colour, density, packed, wanted = batch(50)
+    colour, density, samples, wanted = batch(50)
     density[0] = math.nan
     with dispatch.force(backend):
-        out = judge(colour, density, packed, wanted._replace(weight=torch.ones(50)))
+        out = judge(colour, density, samples, wanted._replace(weight=torch.ones(50)))
     assert out.loss.sum().isnan()
     assert out.size.isfinite().all()
 
 
 def test_errors_name_the_rule() -> None:
-    colour, density, packed, wanted = batch(4)
+    colour, density, samples, wanted = batch(4)
     with pytest.raises(ConfigError, match=r"`wanted.weight` must have shape \[4\], got \[3\]"):
-        judge(colour, density, packed, wanted._replace(weight=torch.ones(3)))
+        judge(colour, density, samples, wanted._replace(weight=torch.ones(3)))

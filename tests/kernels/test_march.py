@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.packed import Samples
 from support.device import TRITON_DEVICE
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 BOX = ((-1.0, -1.0, -1.0), (1.0, 1.0, 1.0))
 
 
-def both(*arguments, backend: str = "cpu") -> tuple[Marched, Marched]:  # type: ignore[no-untyped-def]
+def both(*arguments, backend: str = "cpu") -> tuple[Samples, Samples]:  # type: ignore[no-untyped-def]
     with dispatch.force(backend):  # type: ignore[arg-type]
         got = march(*arguments)
     with dispatch.force("reference"):

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.op import HIDDEN, WIDTH, Box, Network, infer, train
+from raymine.kernels.packed import Samples, pack_counts
 from support.kinks import clear_of_kinks
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -32,16 +32,16 @@ def network(
     return Network(table, spec, density, tuple(torch.randn(shape) * 0.3 for shape in shapes), box)
 
 
-def rays(n: int) -> tuple[Tensor, Tensor, Packed]:
+def rays(n: int) -> tuple[Tensor, Tensor, Samples]:
     """Rays through the box with 0 to 30 samples; about a third have none."""
     origins = torch.randn(n, 3) * 2
     directions = torch.nn.functional.normalize(torch.randn(n, 3) * 0.3 - origins, dim=-1)
     count = torch.randint(0, 30, (n,))
     count[torch.rand(n) < 0.3] = 0
-    first = count.cumsum(0) - count
-    place = torch.arange(int(count.sum())) - torch.repeat_interleave(first, count)
+    pack = pack_counts(count)
+    place = torch.arange(int(count.sum())) - torch.repeat_interleave(pack.first, count)
     t_start = place * 0.05 + 0.5
-    return origins, directions, Packed(t_start, t_start + 0.05, first, count)
+    return origins, directions, Samples.from_pack(t_start, t_start + 0.05, pack)
 
 
 SHAPES = [
@@ -54,7 +54,7 @@ SHAPES = [
 ]
 
 
-def certain(field: Network, along: tuple[Tensor, Tensor, Packed], stop: float, faint: float) -> Tensor:
+def certain(field: Network, along: tuple[Tensor, Tensor, Samples], stop: float, faint: float) -> Tensor:
     """[B] bool: whether a sample is seen does not hang on the rounding of its opacity or of the light before it."""
     with dispatch.force("reference"):
         ends = [infer(field, *along, stop * by, faint * by).density == HIDDEN for by in (0.999, 1.001)]
@@ -110,9 +110,9 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     layers = (torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0], [7.0, 7.0]]))
     field = Network(torch.ones(spec.total_entries, 1), spec, layers, (colour,), box)
     edges = torch.arange(5.0) / math.e
-    packed = Packed(edges[:-1], edges[1:], torch.tensor([0]), torch.tensor([4]))
+    samples = Samples.from_pack(edges[:-1], edges[1:], pack_counts(torch.tensor([4])))
     with dispatch.force(backend):
-        out = infer(field, torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]]), packed, math.exp(-1.5), 0.0)
+        out = infer(field, torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]]), samples, math.exp(-1.5), 0.0)
     # Transmittance before the samples: 1, e^-1, e^-2, e^-3; the limit e^-1.5 lets the first two be seen.
     assert out.density.tolist() == pytest.approx([2.0, 2.0, HIDDEN, HIDDEN])
     assert out.colour.reshape(-1).tolist() == pytest.approx([1.0, -2.0, 0.0] * 2 + [0.0, 0.0, 0.0] * 2)
@@ -120,11 +120,11 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_faint_samples_are_hidden_and_nan_is_not(backend: dispatch.Backend) -> None:
-    field, (origins, directions, packed) = network(), rays(50)
+    field, (origins, directions, samples) = network(), rays(50)
     with dispatch.force(backend):
-        assert (infer(field, origins, directions, packed, 0.0, 1.1).density == HIDDEN).all()
+        assert (infer(field, origins, directions, samples, 0.0, 1.1).density == HIDDEN).all()
         broken = field._replace(table=torch.full_like(field.table, math.nan))
-        assert infer(broken, origins, directions, packed, 1e-4, 1e-3).density.isnan().all()
+        assert infer(broken, origins, directions, samples, 1e-4, 1e-3).density.isnan().all()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -160,12 +160,12 @@ def test_repeated_calls_do_not_remember_each_other() -> None:
 
 
 def test_errors_name_the_rule() -> None:
-    field, (origins, directions, packed) = network(), rays(4)
+    field, (origins, directions, samples) = network(), rays(4)
     with pytest.raises(ConfigError, match=r"`directions` must have shape \[4, 3\], got \[3, 3\]"):
-        infer(field, origins, directions[:3], packed, 1e-4, 0.0)
+        infer(field, origins, directions[:3], samples, 1e-4, 0.0)
     with pytest.raises(ConfigError, match="layer 2 must have 32 inputs"):
-        infer(field._replace(colour=(torch.zeros(9, 3),)), origins, directions, packed, 1e-4, 0.0)
+        infer(field._replace(colour=(torch.zeros(9, 3),)), origins, directions, samples, 1e-4, 0.0)
     with pytest.raises(ConfigError, match="the last layer must have 3 outputs, got 4"):
-        infer(field._replace(colour=(torch.zeros(32, 4),)), origins, directions, packed, 1e-4, 0.0)
+        infer(field._replace(colour=(torch.zeros(32, 4),)), origins, directions, samples, 1e-4, 0.0)
     with pytest.raises(ConfigError, match=r"`colour_grad` must have shape \[5, 3\]"):
         train(field, torch.zeros(5, 3), torch.zeros(5, 3), torch.zeros(5, 1), torch.zeros(5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
@@ -51,6 +52,53 @@ def test_the_gpu_draws_the_same_words(n: int, seed: int) -> None:
 
 def test_a_draw_is_a_function_of_its_index() -> None:
     assert torch.equal(words(7, 3, 1, 10), words(7, 3, 1, 1000)[:10])
+
+
+BOUNDARY = 2**34
+"""Index of the first word whose block number takes more than 32 bits."""
+
+
+@pytest.fixture(params=["reference", "cpu", "gpu"])
+def backend(request: pytest.FixtureRequest) -> dispatch.Backend:
+    if request.param == "gpu":
+        pytest.importorskip("triton")
+    return request.param
+
+
+def drawn(backend: dispatch.Backend, n: int, first: int) -> Tensor:
+    with dispatch.force(backend):
+        return words(2**40 + 17, 9, 5, n, TRITON_DEVICE if backend == "gpu" else "cpu", first=first).cpu()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 63, 1500])
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5, 1021, 4096])
+def test_draws_with_an_offset_are_a_slice_of_the_stream(backend: dispatch.Backend, first: int, n: int) -> None:
+    whole = reference.words(2**40 + 17, 9, 5, first + n, torch.device("cpu"))
+    got = drawn(backend, n, first)
+    assert (got.shape, got.dtype) == ((n,), torch.int64)
+    assert torch.equal(got, whole[first:])
+
+
+@pytest.mark.parametrize("first", [BOUNDARY - 7, BOUNDARY - 4, BOUNDARY, BOUNDARY + 5, 2**40 + 3, 2**62 - 1, 2**62])
+def test_offsets_beyond_32_bits_of_blocks(backend: dispatch.Backend, first: int) -> None:
+    """Word i % 4 of block i // 4, whose two halves are the first and the last part of the counter."""
+    n = 11
+    counters = [((i // 4) & 0xFFFFFFFF, 5, 9, (i // 4) >> 32) for i in range(first, first + n)]
+    blocks = reference.rounds(torch.tensor(counters), (17, 2**8))
+    expected = [int(block[i % 4]) for i, block in zip(range(first, first + n), blocks, strict=True)]
+    assert drawn(backend, n, first).tolist() == expected
+    assert drawn(backend, 0, first).shape == (0,)
+
+
+def test_uniform_and_integers_take_an_offset() -> None:
+    assert torch.equal(uniform(3, 1, 2, (4, 3), first=9), uniform(3, 1, 2, (7, 3))[3:])
+    assert torch.equal(integers(3, 1, 2, 5, 77, first=6), integers(3, 1, 2, 11, 77)[6:])
+
+
+@pytest.mark.parametrize("first", [-1, 2**62 + 1])
+def test_an_offset_out_of_range_is_refused(first: int) -> None:
+    with pytest.raises(ConfigError, match=rf"`first` must be in 0 .. 2\^62, got {first}"):
+        words(0, 0, 0, 1, first=first)
 
 
 def test_seeds_steps_and_streams_are_apart() -> None:

@@ -56,7 +56,11 @@ def walk(backend: dispatch.Backend, *arguments) -> Traversed:  # type: ignore[no
     """On the device of the backend, and back."""
     with dispatch.force(backend):
         found = traverse(*moved(arguments, TRITON_DEVICE if backend == "gpu" else "cpu"))
-    return Traversed(*moved(tuple(found), "cpu"))
+    return Traversed(found.samples.to("cpu"), *moved(found[1:], "cpu"))
+
+
+def tensors(found: Traversed) -> list[Tensor]:
+    return [*vars(found.samples).values(), found.joined, found.end, found.edges]
 
 
 def nested(levels: int, base: Tensor = CUBE) -> Tensor:
@@ -74,17 +78,18 @@ def bundle(n: int, spread: float = 1.5) -> tuple[Tensor, Tensor, tuple[Tensor, T
 
 def agree(got: Traversed, expected: Traversed, near: float = 1e-4) -> None:
     """A midpoint within rounding of a cell's face may fall on either side of it: on one ray in a hundred at most."""
-    rays = len(expected.count)
-    same = (got.count == expected.count) & (got.edges == expected.edges)
-    assert int((~same).sum()) <= rays // 100
+    a, b = got.samples, expected.samples
+    same = (a.count == b.count) & (got.edges == expected.edges)
+    assert int((~same).sum()) <= b.n_rays // 100
     assert got.n_edges == int(got.edges.sum())
-    assert got.ray_id.tolist() == torch.repeat_interleave(torch.arange(rays), got.count).tolist()
-    mine, theirs = same[got.ray_id], same[expected.ray_id]
+    assert torch.equal(a.first, a.count.cumsum(0) - a.count)
+    assert torch.equal(a.ray_id, a.pack.ray_id())
+    mine, theirs = same[a.ray_id], same[b.ray_id]
     assert torch.equal(got.joined[mine], expected.joined[theirs])
     for name in ("t_start", "t_end"):
-        a, b = getattr(got, name), getattr(expected, name)
-        assert a.dtype == b.dtype
-        assert torch.allclose(a[mine], b[theirs], atol=near, rtol=0), name
+        x, y = getattr(a, name), getattr(b, name)
+        assert x.dtype == y.dtype
+        assert torch.allclose(x[mine], y[theirs], atol=near, rtol=0), name
     assert torch.allclose(got.end[same], expected.end[same], atol=near, rtol=0, equal_nan=True)
 
 
@@ -98,10 +103,10 @@ def test_even_steps_by_hand(backend: dispatch.Backend) -> None:
     full = torch.zeros(1, 2, 2, 2, dtype=torch.bool)
     full[0, 0, 0, 0] = True
     found = walk(backend, *along_x(-2.0, 0.1), Grids(full, CUBE[None]), Stride(0.4))
-    assert found.t_start.tolist() == pytest.approx([0.9, 1.3, 1.7])
-    assert found.t_end.tolist() == pytest.approx([1.3, 1.7, 2.1])
+    assert found.samples.t_start.tolist() == pytest.approx([0.9, 1.3, 1.7])
+    assert found.samples.t_end.tolist() == pytest.approx([1.3, 1.7, 2.1])
     assert found.joined.tolist() == [False, True, True]
-    assert (found.count.tolist(), found.edges.tolist(), found.n_edges) == ([3], [4], 4)
+    assert (found.samples.count.tolist(), found.edges.tolist(), found.n_edges) == ([3], [4], 4)
     assert found.end.tolist() == pytest.approx([2.9])
 
 
@@ -114,8 +119,8 @@ def test_growing_steps_by_hand(backend: dispatch.Backend, limit: int) -> None:
     found = walk(backend, *along_x(0.0, 1.0), Grids(full, box), Stride(0.5, 0.5, limit))
     edges = [1.0, 1.5, 2.25, 3.375, 5.0625]
     last = limit or 4
-    assert found.t_start.tolist() == pytest.approx(edges[:last])
-    assert found.t_end.tolist() == pytest.approx(edges[1 : last + 1])
+    assert found.samples.t_start.tolist() == pytest.approx(edges[:last])
+    assert found.samples.t_end.tolist() == pytest.approx(edges[1 : last + 1])
     assert found.edges.tolist() == [last + 1]
     # With a limit it stops where the last sample ends.
     assert found.end.tolist() == pytest.approx([edges[last] if limit else 10.125])
@@ -127,8 +132,8 @@ def test_cells_by_hand(backend: dispatch.Backend) -> None:
     full[1, 1, 0, 0] = False
     boxes = torch.cat((nested(2), torch.tensor([[3.0, -2, -2, 5, 2, 2]])))
     found = walk(backend, *along_x(-3.0), Grids(full, boxes), Stride(0.0))
-    assert found.t_start.tolist() == pytest.approx([1, 2, 3, 6, 7])
-    assert found.t_end.tolist() == pytest.approx([2, 3, 4, 7, 8])
+    assert found.samples.t_start.tolist() == pytest.approx([1, 2, 3, 6, 7])
+    assert found.samples.t_end.tolist() == pytest.approx([2, 3, 4, 7, 8])
     assert found.joined.tolist() == [False, True, True, False, True]
     assert (found.edges.tolist(), found.end.tolist()) == ([7], [8.0])
 
@@ -162,7 +167,7 @@ def test_other_types_and_strides_in_memory(backend: dispatch.Backend, kind: torc
     origins, directions = (x.to(kind).t().contiguous().t() for x in (origins, directions))
     arguments = (origins, directions, (near.to(kind), far.to(kind)), Grids(full, nested(2)), Stride(0.07, 0.01))
     found = walk(backend, *arguments)
-    assert found.t_start.dtype == found.end.dtype == kind
+    assert found.samples.t_start.dtype == found.end.dtype == kind
     agree(found, walk("reference", *arguments), 1e-9 if kind == torch.float64 else 1e-2)
 
 
@@ -196,10 +201,10 @@ def test_crossings_are_those_of_the_reference(backend: dispatch.Backend) -> None
     grids, stride = Grids(torch.ones(4, 2, 2, 2, dtype=torch.bool), boxes), Stride(0.1)
     own = walk(backend, origins, directions, bounds, grids, stride)
     given = walk(backend, origins, directions, bounds, grids, stride, None, known)
-    for a, b in zip(own[:-1], given[:-1], strict=True):
-        assert torch.equal(a, b)  # type: ignore[arg-type]
+    for a, b in zip(tensors(own), tensors(given), strict=True):
+        assert torch.equal(a, b)
     missed = known._replace(hits=torch.zeros_like(known.hits))
-    assert len(walk(backend, origins, directions, bounds, grids, stride, None, missed).t_start) == 0
+    assert len(walk(backend, origins, directions, bounds, grids, stride, None, missed).samples) == 0
     # Not in order, beyond the box and NaN: as the reference takes them.
     odd = Crossings(known.t_sorted.roll(1, 1) * 1.5, known.t_indices, torch.ones_like(known.hits))
     odd.t_sorted[::7] = torch.nan
@@ -221,7 +226,7 @@ def test_who_does_not_walk_ends_at_its_near_plane(backend: dispatch.Backend, str
     mask[11] = False
     grids = Grids(torch.ones(1, 2, 2, 2, dtype=torch.bool), CUBE[None])
     found = walk(backend, origins, directions, (near, far), grids, stride, mask)
-    assert (found.count > 0).tolist() == [True] + [False] * 11
+    assert (found.samples.count > 0).tolist() == [True] + [False] * 11
     assert torch.equal(found.end[1:], near[1:]) or torch.allclose(found.end[1:], near[1:], equal_nan=True)
     assert not found.edges[1:].any()
 
@@ -239,10 +244,15 @@ def test_nothing_to_find(backend: dispatch.Backend) -> None:
         (7, some[:, :0], CUBE[None]),
     ):
         found = walk(backend, *bundle(n, 0.3), Grids(full, boxes), Stride(0.1))
-        for part in (found.ray_id, found.t_start, found.t_end, found.joined):
+        samples = found.samples
+        for part in (samples.ray_id, samples.t_start, samples.t_end, found.joined):
             assert part.shape == (0,)
-        assert (found.ray_id.dtype, found.t_start.dtype, found.joined.dtype) == (torch.int64, torch.float32, torch.bool)
-        assert found.count.tolist() == found.edges.tolist() == [0] * n
+        assert (samples.ray_id.dtype, samples.t_start.dtype, found.joined.dtype) == (
+            torch.int64,
+            torch.float32,
+            torch.bool,
+        )
+        assert samples.first.tolist() == samples.count.tolist() == found.edges.tolist() == [0] * n
         assert found.end.shape == (n,)
         assert found.n_edges == 0
 
@@ -259,7 +269,7 @@ def test_too_many_samples_are_refused(backend: dispatch.Backend) -> None:
     with pytest.raises(ConfigError, match=r"steps of 1e-09 give a ray more than 16777216 samples\. Take longer"):
         walk(backend, *along_x(-2.0), grids, Stride(1e-9))
     # Nobody asked for all of them.
-    assert len(walk(backend, *along_x(-2.0), grids, Stride(1e-9, limit=4)).t_start) == 4
+    assert len(walk(backend, *along_x(-2.0), grids, Stride(1e-9, limit=4)).samples) == 4
 
 
 def test_the_drop_in_makes_the_same_edges(backend: dispatch.Backend) -> None:
@@ -298,8 +308,8 @@ def test_results_depend_neither_on_threads_nor_on_parts(monkeypatch: pytest.Monk
     results.append(walk("cpu", *arguments))
     for other in results[1:]:
         assert other.n_edges == results[0].n_edges
-        for a, b in zip(results[0][:-1], other[:-1], strict=True):
-            assert torch.equal(a, b)  # type: ignore[arg-type]
+        for a, b in zip(tensors(results[0]), tensors(other), strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(

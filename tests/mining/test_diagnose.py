@@ -11,7 +11,8 @@ import torch
 
 from raymine.contracts import Selection
 from raymine.errors import ConfigError
-from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.composite.op import composite
+from raymine.kernels.packed import Samples
 from raymine.mining import Miner
 from raymine.mining import diagnose as d
 
@@ -102,8 +103,8 @@ def test_transmittance_from_weights_is_that_of_compositing() -> None:
     ray_id = torch.repeat_interleave(torch.arange(3), count)
     start = torch.arange(12).float()
     density = torch.linspace(0.05, 0.3, 12)
-    packed = Packed(start, start + 1, torch.tensor([0, 5, 5]), count)
-    weights = composite(density, torch.zeros(12, 3), packed, torch.zeros(3, 3), 0.0).weights
+    samples = Samples(start, start + 1, ray_id, torch.tensor([0, 5, 5]), count)
+    weights = composite(density, torch.zeros(12, 3), samples, torch.zeros(3, 3), 0.0).weights
     expected = torch.cat([torch.exp(-(part.cumsum(0) - part)) for part in density.split([5, 7])])
     assert torch.allclose(d.transmittance_before(weights, ray_id, 3), expected, atol=1e-6)
 

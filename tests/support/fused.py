@@ -10,8 +10,8 @@ from torch import Tensor
 
 from raymine.contracts import Bounds
 from raymine.fields import HashFieldConfig
-from raymine.kernels.composite.op import Packed
 from raymine.kernels.hash_grid.op import GridSpec
+from raymine.kernels.packed import Samples
 from raymine.mining import HardConfig, MiningConfig
 from raymine.rays import CameraRig
 from raymine.samplers import OccupancyConfig
@@ -86,8 +86,8 @@ def poison(trainer: FusedTrainer) -> None:
     trainer.sums.fill_(float("nan"))
 
 
-def packed_of(trainer: FusedTrainer) -> tuple[Packed, Tensor]:
-    """The samples of the trainer's buffers as a reference wants them, and their rays."""
+def samples_of(trainer: FusedTrainer) -> Samples:
+    """The samples in the trainer's buffers."""
     b, n, rays = trainer.buffers, int(trainer.buffers.n_samples), int(trainer.n_rays)
-    packed = Packed(b.t_start[:n], b.t_end[:n], b.first[:rays].long(), b.count[:rays].long())
-    return packed, b.ray_id[:n].long()
+    layout = b.ray_id[:n].long(), b.first[:rays].long(), b.count[:rays].long()
+    return Samples(b.t_start[:n], b.t_end[:n], *layout)

@@ -1,4 +1,4 @@
-"""Contraction: points by hand, round trips, gradients at 0 and 1, infinity and NaN, and the fused path's formula."""
+"""Contraction: points by hand, round trips, gradients at 0 and 1, infinity and NaN, and the hash-grid field's bits."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_the_cube_and_back(point: list[float], norm: Norm) -> None:
     assert torch.allclose(to_unit_cube(from_unit_cube(cube, low, high, norm), low, high, norm), cube, atol=1e-10)
 
 
-def test_the_fused_path_has_the_same_formula() -> None:
+def test_the_hash_grid_field_has_the_same_bits() -> None:
     rng = torch.Generator().manual_seed(0)
     points = torch.randn(500, 3, generator=rng) * torch.rand(500, 1, generator=rng).mul(12).exp()
     low, high = torch.tensor([-1.0, -2.0, 0.0]), torch.tensor([1.0, 2.0, 3.0])
     box = Box(low, high, True)
     ours = to_unit_cube(points, low, high)
-    assert torch.allclose(ours, fused_to_unit_cube(points, box), atol=1e-6)
+    assert torch.equal(ours, fused_to_unit_cube(points, box))
 
 
 def safe_points() -> Tensor:
@@ -123,6 +123,16 @@ def test_infinity_and_far_away(norm: Norm) -> None:
     assert back.tolist() == [[inf, 0.0, 0.0], [0.0, -inf, inf], [0.0, inf, 0.0], [0.5, 0.0, 0.0]]
     (grad,) = torch.autograd.grad(back[3].sum() + 0 * back[:3].sum().nan_to_num(), rim)
     assert not bool(torch.isnan(grad[3]).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_the_largest_floats_stay_in_the_cube(dtype: torch.dtype) -> None:
+    """There 2/|x| is subnormal and has few digits."""
+    largest = torch.finfo(dtype).max
+    points = (torch.linspace(0.3, 1.0, 2000, dtype=torch.float64) * largest).to(dtype)[:, None]
+    y = contract(points)
+    assert float(y.max()) <= 2
+    assert torch.allclose(y.double(), torch.tensor(2.0).double(), rtol=4 * torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.composite.op import composite
+from raymine.kernels.packed import Samples
 from raymine.toolkit import volume
 from raymine.toolkit.pack import Pack, pack_counts
 from support.paths import DOCS
@@ -90,7 +91,7 @@ def test_a_plain_loop_agrees(dtype: torch.dtype) -> None:
 def test_rendering_is_what_the_fused_kernel_renders() -> None:
     t0, t1, density, pack = ragged(dtype=torch.float32)
     colour, background = torch.rand(len(t0), 3), torch.rand(pack.n_rays, 3)
-    fused = composite(density, colour, Packed(t0, t1, *pack), background, stop=0.0)
+    fused = composite(density, colour, Samples.from_pack(t0, t1, pack), background, stop=0.0)
     asked: list[Tensor | None] = []
 
     def field(a: Tensor, b: Tensor, ray: Tensor | None) -> tuple[Tensor, Tensor]:

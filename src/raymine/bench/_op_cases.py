@@ -7,7 +7,7 @@ a kernel keeps for its own backward does not count, nor do masks and sums on the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -16,13 +16,14 @@ from torch import Tensor
 
 from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
-from raymine.kernels.composite.op import Packed, composite
+from raymine.kernels.composite.op import composite
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
-from raymine.kernels.march.op import Marched, Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack
 from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
+from raymine.kernels.packed import Samples
 from raymine.kernels.philox.op import Stream, words
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
@@ -92,7 +93,7 @@ class _Draws:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self._generator).to(self.device)
 
-    def rays(self, samples: int) -> Packed:
+    def rays(self, samples: int) -> Samples:
         """Packed intervals of 0.01 from 2 on. Rays differ in length by their weight in a lottery for the samples."""
         rays = max(1, samples // PER_RAY)
         edges = self._uniform(rays).cumsum(0)
@@ -100,7 +101,7 @@ class _Draws:
         count = torch.bincount(ray_id, minlength=rays)
         first = count.cumsum(0) - count
         t = 2 + 0.01 * (torch.arange(samples) - first[ray_id])
-        return Packed(*(part.to(self.device) for part in (t, t + 0.01, first, count)))
+        return Samples(t, t + 0.01, ray_id, first, count).to(self.device)
 
     def blobs(self, resolution: int) -> Occupancy:
         """Twelve blobs that fill 3 % of the box +-1.5."""
@@ -178,7 +179,7 @@ def march_rays(sizes: Sizes) -> Case:
     # As fine as the `ngp` recipe steps: a fifth of a cell.
     spacing = Spacing(side / (4.7 * sizes.resolution))
 
-    def bundle(n: int) -> Callable[[], Marched]:
+    def bundle(n: int) -> Callable[[], Samples]:
         origins = 4 * draws.unit(n)
         towards = torch.nn.functional.normalize((draws.uniform(n, 3) - 0.5) * side - origins, dim=-1)
         near, jitter = torch.full((n,), 0.05, device=sizes.device), draws.uniform(n)
@@ -186,13 +187,13 @@ def march_rays(sizes: Sizes) -> Case:
         return lambda: march(origins, towards, near, far, grid, spacing, jitter)
 
     with dispatch.force("reference"):
-        each = len(bundle(256)().t_start) / 256
+        each = len(bundle(256)()) / 256
         n = max(1, round(sizes.samples / each))
         rays = bundle(n)
-        samples = len(rays().t_start)
+        samples = len(rays())
 
     def run() -> Named:
-        return rays()._asdict()
+        return dict(vars(rays()))
 
     def compared(found: Named) -> Named:
         return {"count": found["count"], "first": found["first"], **_by_ray(found)}
@@ -223,27 +224,27 @@ def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
         return lambda: traverse(origins, towards, bounds, grids, stride)
 
     with dispatch.force("reference"):
-        each = len(bundle(256)().t_start) / 256
+        each = len(bundle(256)().samples) / 256
         n = max(1, round(sizes.samples / each))
         rays = bundle(n)
-        samples = len(rays().t_start)
+        samples = len(rays().samples)
 
     def run() -> Named:
-        found = rays()._asdict()
-        return {name: found[name] for name in ("ray_id", "t_start", "t_end", "joined", "end", "count", "edges")}
+        found = rays()
+        return {**vars(found.samples), "joined": found.joined, "end": found.end, "edges": found.edges}
 
     def compared(found: Named) -> Named:
         return {**{name: found[name] for name in ("end", "count", "edges")}, **_by_ray(found)}
 
     shapes = {"rays": n, "samples": samples, "cells": grids.binaries.numel()}
-    return Case(direction, shapes, (32 + 20) * n + 17 * samples, JUMPS, lambda: run, compared)
+    return Case(direction, shapes, (32 + 28) * n + 17 * samples, JUMPS, lambda: run, compared)
 
 
 def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
     """Optical depths are summed, factors in 0..1 multiplied. Backward of the product reads the factors again."""
     draws = _Draws(sizes)
     packed = draws.rays(sizes.samples)
-    n, rays = sizes.samples, len(packed.first)
+    n, rays = sizes.samples, packed.n_rays
     values, grad = draws.uniform(n), draws.normal(n)
     scan = running_sum if what == "sum" else running_product
     shapes = {"samples": n, "rays": rays}
@@ -269,7 +270,7 @@ def composite_rays(direction: str, sizes: Sizes) -> Case:
     """Backward from the colour of rays to density, colour and background."""
     draws = _Draws(sizes)
     packed = draws.rays(sizes.samples)
-    n, rays = sizes.samples, len(packed.first)
+    n, rays = sizes.samples, packed.n_rays
     density, colour, background = torch.exp(3 * draws.normal(n)), draws.uniform(n, 3), draws.uniform(rays, 3)
     shapes = {"samples": n, "rays": rays}
     if direction == "forward":
@@ -297,7 +298,7 @@ def judge_rays(sizes: Sizes) -> Case:
     """From pre-activations to loss and gradients."""
     draws = _Draws(sizes)
     packed = draws.rays(sizes.samples)
-    n, rays = sizes.samples, len(packed.first)
+    n, rays = sizes.samples, packed.n_rays
     wanted = Wanted(draws.uniform(rays, 3), draws.uniform(rays, 3), torch.ones(rays, device=sizes.device))
     colour, density = draws.normal(n, 3), 3 * draws.normal(n)
 
@@ -390,10 +391,10 @@ def ngp_infer(sizes: Sizes) -> Case:
     """The first pass, about half of whose samples lie behind something; so what must move is not known."""
     draws = _Draws(sizes)
     network, packed = _network(draws, sizes), draws.rays(sizes.samples)
-    rays = len(packed.first)
+    rays = packed.n_rays
     origins, directions = torch.zeros(rays, 3, device=sizes.device), draws.unit(rays)
     # From the middle of the box to its faces, whatever the length of the ray.
-    near = packed._replace(t_start=packed.t_start - 2, t_end=packed.t_end - 2)
+    near = replace(packed, t_start=packed.t_start - 2, t_end=packed.t_end - 2)
 
     def run() -> Named:
         found = infer(network, origins, directions, near, 1e-4, 1e-3)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from raymine.kernels.packed import Samples as Samples
 from raymine.kernels.philox.op import uniform
 
 
@@ -44,24 +45,6 @@ class Rays:
         return Rays(
             self.origins[start:stop], self.directions[start:stop], self.near[start:stop], self.far[start:stop], time
         )
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Packed intervals along rays: t_start, t_end [B] float; ray_id [B], first [R], count [R] int64."""
-
-    t_start: Tensor
-    t_end: Tensor
-    ray_id: Tensor
-    first: Tensor
-    count: Tensor
-
-    def __len__(self) -> int:
-        return self.t_start.shape[0]
-
-    @property
-    def n_rays(self) -> int:
-        return self.first.shape[0]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
-from raymine.kernels.composite.op import Packed
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, Network, infer, to_unit_cube, train
@@ -101,8 +100,7 @@ class HashField(nn.Module):
         self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool
     ) -> tuple[FieldOutput, Tensor]:
         """See `contracts.SeesAlongRays`."""
-        packed = Packed(samples.t_start, samples.t_end, samples.first, samples.count)
-        out = infer(self._network(), rays.origins, rays.directions, packed, stop, faint, colour=colour, keep=keep)
+        out = infer(self._network(), rays.origins, rays.directions, samples, stop, faint, colour=colour, keep=keep)
         return FieldOutput(out.colour, out.density), out.features
 
     @torch.no_grad()

@@ -20,13 +20,13 @@ from raymine.contracts import (
     Memory,
     Rays,
     Rounds,
-    Samples,
     Scalars,
     activations_of,
 )
 from raymine.errors import ConfigError
 from raymine.kernels.march.op import Occupancy, Spacing, march, pack
 from raymine.kernels.philox.op import Stream, uniform, words
+from raymine.toolkit.occupancy_update import Visit, above_limit, grid_coordinates, update_values
 
 DensityFn = Callable[[Tensor], Tensor]
 """[n, 3] world positions -> [n] density after activation."""
@@ -114,8 +114,7 @@ class OccupancySampler:
     def sample(self, rays: Rays, field: Field | None = None, draws: Draws | None = None) -> Rounds:
         """Packed intervals in occupied cells, shifted by a random share of a step where there are `draws`."""
         jitter = None if draws is None else draws.uniform(Stream.JITTER, (len(rays),))
-        marched = march(rays.origins, rays.directions, rays.near, rays.far, self.grid, self.spacing, jitter)
-        return Rounds(Samples(*marched))
+        return Rounds(march(rays.origins, rays.directions, rays.near, rays.far, self.grid, self.spacing, jitter))
 
     def before_step(self, field: Field, draws: Draws, times: Tensor | None) -> None:
         """Update the grid with the field as it is now, where an update is due. Cells are visited at random times."""
@@ -153,23 +152,22 @@ class OccupancySampler:
 
     def update(self, density: DensityFn, seed: int, step: int) -> None:
         """One update: every cell while young (the first sweep overwrites), a sample of cells afterwards."""
-        n = self.values.shape[1]
         young = not self.swept or step < self.config.full_steps
-        for level in range(self.bounds.levels):
-            draw = step * self.bounds.levels + level
-            cells = torch.arange(n, device=self.values.device) if young else self._some_cells(level, seed, draw)
-            alpha = self._visit(level, cells, density, seed, draw)
-            # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
-            decay = self.config.decay_at(step) if self.swept else 0.0
-            values = self.values[level]
-            # A cell may be listed twice: it decays once, since both write the same, and takes the larger value.
-            values[cells] = values[cells] * decay
-            values.scatter_reduce_(0, cells, alpha, "amax")
+        levels = range(self.bounds.levels)
+        visits = (self._visit(level, young, seed, step * len(levels) + level) for level in levels)
+        # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
+        decay = self.config.decay_at(step) if self.swept else 0.0
+
+        def opacity(points: Tensor) -> Tensor:
+            # The shortest step on every level: a longer one would call empty space far away occupied for ever.
+            return torch.cat([-torch.expm1(-density(part) * self.config.step) for part in points.split(1 << 16)])
+
+        update_values(self.values, visits, opacity, decay, skip_nan=False)
         self.swept = True
         self.changed()
 
     def _some_cells(self, level: int, seed: int, draw: int) -> Tensor:
-        """Half spread over all cells, half over the occupied ones: every so manieth from a random start."""
+        """Half spread over all cells, half over the occupied ones: every k-th of them, starting at a random offset."""
         n, half = self.values.shape[1], max(1, min(self.config.cells, self.values.shape[1]) // 2)
         device = self.values.device
         start = words(seed, draw, Stream.OCCUPANCY_CELL, 2, device)
@@ -181,17 +179,14 @@ class OccupancySampler:
         return torch.cat((anywhere, occupied))
 
     def _above_limit(self, values: Tensor) -> Tensor:
-        """[..., res^3] bool: never all False unless all values are equal, since the limit is at most the mean."""
-        return values > values.mean(-1, keepdim=True).clamp_max(self.config.threshold)
+        """[..., res^3] bool: the mean is that of each level, over all of its cells."""
+        return above_limit(values, self.config.threshold)
 
-    def _visit(self, level: int, cells: Tensor, density: DensityFn, seed: int, draw: int) -> Tensor:
-        """Opacity of one step at a random point of each cell, [n]."""
-        res = self.config.resolution
-        xyz = torch.stack((cells // (res * res), cells // res % res, cells % res), -1)
-        offset = uniform(seed, draw, Stream.OCCUPANCY_OFFSET, (len(cells), 3), cells.device)
-        low, high = (torch.tensor(side, device=cells.device) for side in (self.bounds.low, self.bounds.high))
-        unit = (xyz + offset) * (2.0 / res) - 1.0
-        points = (low + high) * 0.5 + unit * (high - low) * (0.5 * 2**level)
-        # The shortest step on every level: a longer one would call empty space far away occupied for ever.
-        alpha = [-torch.expm1(-density(part) * self.config.step) for part in points.split(1 << 16)]
-        return torch.cat(alpha)
+    def _visit(self, level: int, every: bool, seed: int, draw: int) -> Visit:
+        """A random point of every cell of a level, or of some."""
+        res, device = self.config.resolution, self.values.device
+        cells = torch.arange(res**3, device=device) if every else self._some_cells(level, seed, draw)
+        offset = uniform(seed, draw, Stream.OCCUPANCY_OFFSET, (len(cells), 3), device)
+        low, high = (torch.tensor(side, device=device) for side in (self.bounds.low, self.bounds.high))
+        unit = (grid_coordinates(cells, (res, res, res)) + offset) * (2.0 / res) - 1.0
+        return Visit(cells, (low + high) * 0.5 + unit * (high - low) * (0.5 * 2**level))

@@ -15,12 +15,15 @@ the gradient is 0.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels.contraction import box_units
+from raymine.kernels.contraction import contract as contract_into_cube
 
 Norm = Literal["l2", "inf"]
 
@@ -37,7 +40,13 @@ def contract(positions: Tensor, norm: Norm = "inf") -> Tensor:
     # Replaced before the formula, not after: a gradient of 0 times a NaN made on the way would be NaN.
     finite = torch.where(far, torch.where(endless, positions.detach().sign(), 0.0), positions)
     direction, inverse = _polar(finite, norm)
-    return direction * (2.0 - torch.where(far, 0.0, inverse))
+    squashed = direction * (2.0 - torch.where(far, 0.0, inverse))
+    if norm == "l2":
+        return squashed
+    # Fields contract by another order of the same operations. Its gradient overflows near the largest float.
+    limit = math.sqrt(torch.finfo(positions.dtype).max)
+    usual = positions.detach().abs().amax(-1, keepdim=True) < limit
+    return torch.where(usual, contract_into_cube(torch.where(usual, positions, 0.0)), squashed)
 
 
 def uncontract(squashed: Tensor, norm: Norm = "inf") -> Tensor:
@@ -59,7 +68,7 @@ def to_unit_cube(positions: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf
     side of length 0 a point in its plane is 0/0 away, hence NaN, and any other infinitely far.
     """
     _check_box(positions, low, high)
-    return contract((positions - (low + high) * 0.5) * (2.0 / (high - low)), norm) * 0.25 + 0.5
+    return contract(box_units(positions, low, high), norm) * 0.25 + 0.5
 
 
 def from_unit_cube(cube: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf") -> Tensor:

@@ -8,23 +8,23 @@ distance t, and a step is a sample when its middle lies in an occupied cell befo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from raymine.contracts import Samples
 from raymine.errors import ConfigError
-from raymine.kernels.composite.op import Packed, visible
+from raymine.kernels.composite.op import visible
+from raymine.kernels.packed import Samples, pack_counts
 from raymine.kernels.traverse.op import Grids, Stride, traverse
-from raymine.toolkit.pack import pack_counts
+from raymine.toolkit.occupancy_update import AtPoints as AtPoints
+from raymine.toolkit.occupancy_update import Visit, above_limit, update_values
+from raymine.toolkit.occupancy_update import grid_coordinates as grid_coordinates
 
 AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
 """t_starts, t_ends [B], ray_indices [B] -> [B] density or opacity, after activation."""
-
-AtPoints = Callable[[Tensor], Tensor]
-"""[n, 3] world positions -> [n] or [n, 1] occupancy: the opacity of one step, or density times step length."""
 
 OPAQUE = 800.0
 """An optical depth whose transmittance is 0 also in float64."""
@@ -158,8 +158,7 @@ def place_samples(
     origins: Tensor, directions: Tensor, bounds: tuple[Tensor, Tensor], grids: Grids, stride: Stride
 ) -> Samples:
     """Packed samples of rays [R, 3] between near and far [R] in occupied cells. Rays that are NaN get none."""
-    got = traverse(origins, directions, bounds, grids, stride)
-    return Samples(got.t_start, got.t_end, got.ray_id, *pack_counts(got.count))
+    return traverse(origins, directions, bounds, grids, stride).samples
 
 
 def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: float, *, alpha: bool) -> Samples:
@@ -179,7 +178,7 @@ def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: flo
     optical = -torch.log1p(-value.clamp(0, 1)) if alpha else value * length
     opaque = value.isnan()
     optical = torch.where(opaque, OPAQUE, optical).clamp(-OPAQUE, OPAQUE)
-    unit = Packed(torch.zeros_like(optical), torch.ones_like(optical), samples.first, samples.count)
+    unit = replace(samples, t_start=torch.zeros_like(optical), t_end=torch.ones_like(optical))
     seen = visible(optical, unit, early_stop, -math.inf)
     if faint > 0:
         seen &= opaque | ((value if alpha else -torch.expm1(-optical)) >= faint)
@@ -219,35 +218,22 @@ def visit(
     values: Tensor, cells: list[Tensor], sides: torch.Size, boxes: Tensor, occupancy_fn: AtPoints, decay: float
 ) -> None:
     """Update values [G * cells] in place at a random point of each listed cell; boxes [G, 6]."""
-    levels = values.view(len(boxes), -1)
-    res = torch.tensor(sides, device=values.device)
-    for level, box, listed in zip(levels, boxes, cells, strict=True):
+    visits = random_points(cells, sides, boxes)
+    update_values(values.view(len(boxes), -1), visits, occupancy_fn, decay, skip_nan=True)
+
+
+def random_points(cells: Sequence[Tensor], sides: torch.Size, boxes: Tensor) -> Iterator[Visit]:
+    """Per level, a point of each listed cell that torch's generator draws when the level's turn comes; boxes [G, 6]."""
+    res = torch.tensor(sides, device=boxes.device)
+    for listed, box in zip(cells, boxes, strict=True):
         at = grid_coordinates(listed, sides)
         unit = (at + torch.rand_like(at, dtype=torch.float32)) / res
-        if not len(listed):
-            continue
-        found = occupancy_fn(box[:3] + unit * (box[3:] - box[:3])).detach().to(level.dtype).reshape(-1)
-        if len(found) != len(listed):
-            raise ConfigError(f"`occupancy_fn` must give one value for each of {len(listed)} points, got {len(found)}.")
-        # A cell may be listed twice: it decays once, since both write the same, and takes the larger value.
-        fresh = torch.where(found.isnan(), torch.full_like(found, -torch.inf), found.clamp_max(1e10))
-        held = level[listed]
-        fresh = torch.where(held < 0, held, fresh)
-        level[listed] = torch.where((held < 0) | found.isnan(), held, held * decay)
-        level.scatter_reduce_(0, listed, fresh, "amax")
+        yield Visit(listed, box[:3] + unit * (box[3:] - box[:3]))
 
 
 def occupied_cells(values: Tensor, threshold: float) -> Tensor:
-    """[n] bool: values above min(threshold, mean of those that are not marked)."""
-    counted = values >= 0
-    mean = torch.where(counted, values, torch.zeros_like(values)).sum() / counted.sum().clamp_min(1)
-    return values > mean.clamp_max(threshold)
-
-
-def grid_coordinates(cells: Tensor, sides: torch.Size | Sequence[int]) -> Tensor:
-    """[n] cell indices -> [n, 3] int64 places along x, y, z; z runs fastest."""
-    _, ny, nz = sides
-    return torch.stack((cells // (ny * nz), cells // nz % ny, cells % nz), -1)
+    """[n] bool: values above min(threshold, mean of those that are not marked), over all levels alike."""
+    return above_limit(values, threshold, counted=values >= 0)
 
 
 def seen_cells(

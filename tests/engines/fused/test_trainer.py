@@ -37,8 +37,8 @@ from support.fused import (
     close,
     data_on,
     halved,
-    packed_of,
     poison,
+    samples_of,
     trainer_for,
 )
 from support.kinks import clear_of_kinks
@@ -121,32 +121,34 @@ def test_asking_the_field_is_the_reference(name: str, unbounded: bool) -> None:
     stages.march_rays(trainer.buffers, trainer.grid, trainer.n_rays)
     stop = 0.5
     stages.ask_field(trainer.buffers, trainer.model, stop)
-    packed, ray_id = packed_of(trainer)
+    samples = samples_of(trainer)
+    ray_id = samples.ray_id
     rays = trainer.buffers.rays[: state.rays]
     colour, density, _ = ngp_reference.infer(
-        *state.field._network(), rays[:, :3], rays[:, 3:6], packed, 0.0, 0.0, True, False
+        *state.field._network(), rays[:, :3], rays[:, 3:6], samples, 0.0, 0.0, True, False
     )
     seen = trainer.buffers.seen[: state.rays].long()
-    asked = torch.arange(len(density), device=DEVICE) - packed.first[ray_id] < seen[ray_id]
+    asked = torch.arange(len(density), device=DEVICE) - samples.first[ray_id] < seen[ray_id]
     got = trainer.buffers.raw[: len(density)][asked]
     close(got[:, :3], colour.detach()[asked], 5e-3)
     close(got[:, 3], density.detach()[asked], 5e-3)
     # What was not asked for is hidden, and no more than a stride of what is hidden was asked for.
     active = torch.exp(density.detach() - 1)
-    through = ngp_reference.transmittance(active, packed.t_end - packed.t_start, ray_id, packed.first)
+    through = ngp_reference.transmittance(active, samples.t_end - samples.t_start, ray_id, samples.first)
     assert (through[~asked] < stop * 1.02).all()
-    assert (seen <= packed.count).all()
+    assert (seen <= samples.count).all()
     visible = torch.zeros_like(seen).index_add(0, ray_id, (through >= stop * 0.98).long())
     assert (seen <= visible + stages.STRIDE).all()
 
 
 def judged(trainer: FusedTrainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    packed, _ = packed_of(trainer)
+    samples = samples_of(trainer)
     b, n = trainer.buffers, int(trainer.n_rays)
-    raw = b.raw[: len(packed.t_start)]
+    raw = b.raw[: len(samples)]
     wanted = b.wanted[:n]
     return judge_reference.judge(
-        raw[:, :3], raw[:, 3], *packed, wanted[:, 3:6], wanted[:, :3], wanted[:, 6],
+        raw[:, :3], raw[:, 3], samples.t_start, samples.t_end, *samples.pack,
+        wanted[:, 3:6], wanted[:, :3], wanted[:, 6],
         trainer.state.config.loss[0].threshold, trainer.state.config.mining.stop,
     )  # fmt: skip
 

@@ -83,24 +83,27 @@ def traverse_grids(
         rays_mask,
         Crossings(t_sorted, t_indices, hits) if known else None,  # type: ignore[arg-type]  # none of them is None
     )
+    taken = walked.samples
     # Every edge begins or ends a sample; written in this order, one that two samples share is the end of the first.
     right = (2 - walked.joined.long()).cumsum(0) - 1
     left = right - 1
-    vals, edge_ray = walked.t_start.new_empty(walked.n_edges), walked.ray_id.new_empty(walked.n_edges)
+    vals, edge_ray = taken.t_start.new_empty(walked.n_edges), taken.ray_id.new_empty(walked.n_edges)
     is_left, is_right = (walked.joined.new_zeros(walked.n_edges) for _ in range(2))
-    for place, distance, side in ((left, walked.t_start, is_left), (right, walked.t_end, is_right)):
+    for place, distance, side in ((left, taken.t_start, is_left), (right, taken.t_end, is_right)):
         vals.index_copy_(0, place, distance)
-        edge_ray.index_copy_(0, place, walked.ray_id)
+        edge_ray.index_copy_(0, place, taken.ray_id)
         side.index_fill_(0, place, True)
-    samples = [(walked.t_start + walked.t_end) * 0.5, walked.ray_id, torch.ones_like(walked.joined)]
+    samples = [(taken.t_start + taken.t_end) * 0.5, taken.ray_id, torch.ones_like(walked.joined)]
     edges = [vals, edge_ray, is_left, is_right]
     if over_allocate and traverse_steps_limit is not None:
-        samples = _spread(samples, walked.ray_id, walked.count, rays_mask, traverse_steps_limit)
+        samples = _spread(samples, taken.ray_id, taken.count, rays_mask, traverse_steps_limit)
         edges = _spread(edges, edge_ray, walked.edges, rays_mask, traverse_steps_limit * 2)
     intervals = RayIntervals(
         vals=edges[0], packed_info=_info(walked.edges), ray_indices=edges[1], is_left=edges[2], is_right=edges[3]
     )
-    found = RaySamples(vals=samples[0], packed_info=_info(walked.count), ray_indices=samples[1], is_valid=samples[2])
+    found = RaySamples(
+        vals=samples[0], packed_info=torch.stack(taken.pack, -1), ray_indices=samples[1], is_valid=samples[2]
+    )
     return intervals, found, walked.end
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.composite import reference
+from raymine.kernels.packed import Samples
 
 
 class Composited(NamedTuple):
@@ -22,45 +23,40 @@ class Composited(NamedTuple):
     weights: Tensor
 
 
-class Packed(NamedTuple):
-    """Intervals of packed samples: t_start, t_end [B]; first, count [R] int64 (a ray owns first .. first + count)."""
-
-    t_start: Tensor
-    t_end: Tensor
-    first: Tensor
-    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
-
-
-def composite(density: Tensor, colour: Tensor, packed: Packed, background: Tensor, stop: float = 1e-4) -> Composited:
+def composite(density: Tensor, colour: Tensor, samples: Samples, background: Tensor, stop: float = 1e-4) -> Composited:
     """Render rays from the density [B] >= 0 and colour [B, 3] of their samples over a background [R, 3].
 
-    Rays lie end to end: first[0] = 0, first[r + 1] = first[r] + count[r], and all B samples belong to a ray.
     Samples behind a transmittance below `stop` count for nothing. Differentiable in density, colour and background
     through all four results.
     """
-    samples, rays = packed.t_start.shape[0], packed.first.shape[0]
+    n, rays = len(samples), samples.n_rays
     for name, value, shape in (
-        ("density", density, (samples,)),
-        ("colour", colour, (samples, 3)),
-        ("t_end", packed.t_end, (samples,)),
-        ("count", packed.count, (rays,)),
+        ("density", density, (n,)),
+        ("colour", colour, (n, 3)),
+        ("t_end", samples.t_end, (n,)),
+        ("count", samples.count, (rays,)),
         ("background", background, (rays, 3)),
     ):
         if tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
     backend = dispatch.choose("composite", density.device)
     if density.dtype == torch.float32 and backend != "reference":
-        return Composited(*_Composite.apply(density, colour, *packed, background, stop, backend))
-    return Composited(*reference.composite(density, colour, *packed, background, stop))
+        return Composited(*_Composite.apply(density, colour, *_rows(samples), background, stop, backend))
+    return Composited(*reference.composite(density, colour, *_rows(samples), background, stop))
 
 
-def visible(density: Tensor, packed: Packed, stop: float = 1e-4, faint: float = 0.0) -> Tensor:
+def visible(density: Tensor, samples: Samples, stop: float = 1e-4, faint: float = 0.0) -> Tensor:
     """[B] bool: samples before early stop whose own opacity is at least `faint`. Not differentiable."""
     backend = dispatch.choose("composite", density.device)
     if density.dtype == torch.float32 and backend != "reference":
         with dispatch.kernel_lock:
-            return _kernels(backend).visible(density, *packed, stop, faint)
-    return reference.visible(density.detach(), *packed, stop, faint)
+            return _kernels(backend).visible(density, *_rows(samples), stop, faint)
+    return reference.visible(density.detach(), *_rows(samples), stop, faint)
+
+
+def _rows(samples: Samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What the kernels read of samples: they find a sample's ray by the layout."""
+    return samples.t_start, samples.t_end, samples.first, samples.count
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:

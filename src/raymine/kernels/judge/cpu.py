@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from raymine.kernels._numba import array, device_function, kernel, tasks
-from raymine.kernels.judge.reference import CAP
+from raymine.kernels.activations import CAP
 
 _CAP = np.float32(CAP)
 _EMPTY = np.float32(-80.0)

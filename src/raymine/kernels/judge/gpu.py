@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
-from raymine.kernels.judge.reference import CAP
+from raymine.kernels.activations import CAP
 
 _CAP: tl.constexpr = tl.constexpr(CAP)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.composite.op import Packed
+from raymine.kernels.activations import CAP as CAP
 from raymine.kernels.judge import reference
-from raymine.kernels.judge.reference import CAP as CAP
+from raymine.kernels.packed import Samples
 
 
 class Judged(NamedTuple):
@@ -36,24 +36,25 @@ class Wanted(NamedTuple):
 
 
 def judge(
-    colour: Tensor, density: Tensor, packed: Packed, wanted: Wanted, delta: float = math.inf, stop: float = 1e-4
+    colour: Tensor, density: Tensor, samples: Samples, wanted: Wanted, delta: float = math.inf, stop: float = 1e-4
 ) -> Judged:
     """Render pre-activations colour [B, 3] and density [B], compare with what is wanted, and find who is to blame.
 
     The loss is the weighted mean over rays and channels of the square, or of Huber's loss with threshold `delta`. Not
     differentiable: the gradient is the result.
     """
-    samples, rays = packed.t_start.shape[0], packed.first.shape[0]
+    n, rays = len(samples), samples.n_rays
     for name, value, shape in (
-        ("colour", colour, (samples, 3)),
-        ("density", density, (samples,)),
+        ("colour", colour, (n, 3)),
+        ("density", density, (n,)),
         ("wanted.colour", wanted.colour, (rays, 3)),
         ("wanted.background", wanted.background, (rays, 3)),
         ("wanted.weight", wanted.weight, (rays,)),
     ):
         if tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    rows = (colour.detach(), density.detach(), *packed, wanted.background, wanted.colour, wanted.weight)
+    intervals = (samples.t_start, samples.t_end, samples.first, samples.count)
+    rows = (colour.detach(), density.detach(), *intervals, wanted.background, wanted.colour, wanted.weight)
     backend = dispatch.choose("judge", density.device) if density.dtype == torch.float32 else "reference"
     if backend == "cpu":
         from raymine.kernels.judge import cpu

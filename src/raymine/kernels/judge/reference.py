@@ -13,10 +13,8 @@ import math
 import torch
 from torch import Tensor
 
+from raymine.kernels.activations import CAP
 from raymine.kernels.composite.reference import composite
-
-CAP = 15.0
-"""Largest exponent of the density activation."""
 
 
 def judge(

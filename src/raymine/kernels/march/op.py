@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,16 +12,7 @@ from raymine.kernels.march.occupancy import Occupancy as Occupancy
 from raymine.kernels.march.occupancy import pack as pack
 from raymine.kernels.march.reference import cell_of as cell_of
 from raymine.kernels.march.spacing import Spacing as Spacing
-
-
-class Marched(NamedTuple):
-    """Packed intervals: t_start, t_end [B] float32; ray_id [B], first [R], count [R] int64."""
-
-    t_start: Tensor
-    t_end: Tensor
-    ray_id: Tensor
-    first: Tensor
-    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
+from raymine.kernels.packed import Samples
 
 
 def march(
@@ -34,8 +23,8 @@ def march(
     grid: Occupancy,
     spacing: Spacing,
     jitter: Tensor | None = None,
-) -> Marched:
-    """Intervals of every ray whose midpoint lies in an occupied cell, between the ray's bounds.
+) -> Samples:
+    """Packed intervals (float32) of every ray whose midpoint lies in an occupied cell, between the ray's bounds.
 
     origins, directions: [R, 3] float32 (directions of unit length for distances in world units).
     near, far: [R]; a ray with far <= near, or one that misses the outermost box, gets no interval.
@@ -67,4 +56,4 @@ def march(
             t_start, t_end, ray_id, count = cpu.march(origins, directions, near, far, grid, spacing, jitter)
     else:
         t_start, t_end, ray_id, count = reference.march(origins, directions, near, far, grid, spacing, jitter)
-    return Marched(t_start, t_end, ray_id, count.cumsum(0) - count, count)
+    return Samples(t_start, t_end, ray_id, count.cumsum(0) - count, count)

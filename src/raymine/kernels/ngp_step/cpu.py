@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from raymine.kernels._numba import Kernel, array, kernel, tasks
-from raymine.kernels.composite.op import Packed
+from raymine.kernels.activations import CAP, HIDDEN
 from raymine.kernels.hash_grid.cpu import encode, layout, touched_gradient
 from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.ngp_step.inputs import WIDTH, Box
 from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_direction, network_inputs, padded, place
-from raymine.kernels.ngp_step.reference import HIDDEN
+from raymine.kernels.packed import Samples
 
 TILE, STRIDE = 16, 8
 """Rays that are followed together, and how many samples of each are computed at a time: enough to amortise what a level
@@ -33,7 +33,7 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
     """sizes: padded (encoding, density hidden, geometry, colour input, colour hidden); middle: colour layers - 2."""
     encoding, hidden_size, geometry_size, colour_in, colour_hidden = sizes
     only = middle < 0
-    hidden_value = np.float32(HIDDEN)
+    hidden_value, cap = np.float32(HIDDEN), np.float32(CAP)
 
     @kernel
     def infer(
@@ -83,7 +83,7 @@ def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) ->
                     for k in range(here):
                         for i in range(next_one[k], next_one[k] + asked[k]):
                             raw = geo[q, 0]
-                            optical = np.float32(math.exp(min(raw - one, np.float32(15.0)))) * (t_end[i] - t_start[i])
+                            optical = np.float32(math.exp(min(raw - one, cap))) * (t_end[i] - t_start[i])
                             passed = np.float32(math.exp(-optical))
                             colour[i, 0] = colour[i, 1] = colour[i, 2] = zero
                             if through[k] < stop or one - passed < faint:
@@ -132,7 +132,7 @@ def infer(
     box: Box,
     origins: Tensor,
     directions: Tensor,
-    packed: Packed,
+    samples: Samples,
     stop: float,
     faint: float,
     with_colour: bool,
@@ -144,7 +144,7 @@ def infer(
     middle, last = colour[1:-1], padded(colour[-1])
     stack = np.stack([padded(weight) for weight in middle]) if middle else np.zeros((0, 8, 8), np.float32)
     sizes = (w1.shape[0], w1.shape[1], w2.shape[1], c1.shape[0], c1.shape[1])
-    n, rays = packed.t_start.shape[0], packed.first.shape[0]
+    n, rays = len(samples), samples.n_rays
     out = (
         np.empty((n, 3), np.float32),
         np.empty(n, np.float32),
@@ -156,7 +156,7 @@ def infer(
     places = np.zeros((n_tasks, 3, TILE * STRIDE), np.int64)
     _infer(spec.features, spec.levels, sizes, len(colour) - 2)(
         array(origins), array(directions), array(box.low), array(box.high), box.unbounded,
-        array(packed.t_start), array(packed.t_end), array(packed.first), array(packed.count),
+        array(samples.t_start), array(samples.t_end), array(samples.first), array(samples.count),
         density[1].shape[1], array(table), *layout(spec), w1, w2, c1, stack, last,
         np.float32(stop), np.float32(faint), with_colour, *out, scratch, places,
     )  # fmt: skip

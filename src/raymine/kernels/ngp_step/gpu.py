@@ -17,9 +17,9 @@ import triton.language as tl
 
 from raymine.errors import ConfigError
 from raymine.kernels._triton import power_of_two
+from raymine.kernels.activations import CAP
 from raymine.kernels.hash_grid.gpu import cells, corner, interpolate, padded_levels
 from raymine.kernels.hash_grid.spec import GridSpec
-from raymine.kernels.judge.reference import CAP
 from raymine.kernels.ngp_step.inputs import WIDTH
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from raymine.kernels.judge.reference import CAP
+from raymine.kernels.activations import CAP
 from raymine.kernels.ngp_step.gpu import _density_of, _place
 from raymine.kernels.philox.gpu import uniform, word
 from raymine.kernels.philox.op import Stream

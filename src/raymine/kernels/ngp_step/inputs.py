@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from raymine.kernels.contraction import box_units, contract
 from raymine.kernels.harmonics import reference
 
 C0 = 0.5 * math.sqrt(1 / math.pi)
@@ -34,22 +35,12 @@ class Box(NamedTuple):
     unbounded: bool
 
 
-def contract(unit: Tensor) -> Tensor:
-    """Squash all of space into the cube of half side 2 (infinity norm): x inside |x| <= 1, (2 - 1/|x|) x / |x| outside.
-
-    [n, 3] -> [n, 3], continuous with a continuous first derivative along rays from the centre. Differentiable.
-    """
-    norm = unit.abs().amax(-1, keepdim=True).clamp_min(1.0)
-    return unit * ((2.0 - 1.0 / norm) / norm)
-
-
 def to_unit_cube(positions: Tensor, box: Box) -> Tensor:
     """[n, 3] world -> [n, 3] in 0..1. Bounded: the box fills the cube. Unbounded: it fills half of each side."""
     low, high, unbounded = box
     if not unbounded:
         return (positions - low) / (high - low)
-    unit = (positions - (low + high) * 0.5) * (2.0 / (high - low))
-    return contract(unit) * 0.25 + 0.5
+    return contract(box_units(positions, low, high)) * 0.25 + 0.5
 
 
 def harmonics(directions: Tensor) -> Tensor:

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.composite.op import Packed
+from raymine.kernels.activations import HIDDEN as HIDDEN
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step import reference
 from raymine.kernels.ngp_step.inputs import DEGREE as DEGREE
 from raymine.kernels.ngp_step.inputs import WIDTH as WIDTH
 from raymine.kernels.ngp_step.inputs import Box as Box
-from raymine.kernels.ngp_step.inputs import contract as contract
 from raymine.kernels.ngp_step.inputs import to_unit_cube as to_unit_cube
-from raymine.kernels.ngp_step.reference import HIDDEN as HIDDEN
+from raymine.kernels.packed import Samples
 
 
 class Network(NamedTuple):
@@ -49,7 +48,7 @@ def infer(
     network: Network,
     origins: Tensor,
     directions: Tensor,
-    packed: Packed,
+    samples: Samples,
     stop: float,
     faint: float,
     *,
@@ -62,12 +61,12 @@ def infer(
     stop, faint: as in `composite.visible`; a sample that is not visible has density HIDDEN, whose activation is 0, and
     colour 0. colour: False leaves every colour at 0. keep: whether the features are kept.
     """
-    samples, rays = packed.t_start.shape[0], packed.first.shape[0]
+    n, rays = len(samples), samples.n_rays
     for name, value, shape in (
         ("origins", origins, (rays, 3)),
         ("directions", directions, (rays, 3)),
-        ("t_end", packed.t_end, (samples,)),
-        ("count", packed.count, (rays,)),
+        ("t_end", samples.t_end, (n,)),
+        ("count", samples.count, (rays,)),
     ):
         if tuple(value.shape) != shape:
             raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
@@ -77,8 +76,8 @@ def infer(
             from raymine.kernels.ngp_step import cpu
 
             with dispatch.kernel_lock:
-                return Inferred(*cpu.infer(*network, origins, directions, packed, stop, faint, colour, keep))
-        return Inferred(*reference.infer(*network, origins, directions, packed, stop, faint, colour, keep))
+                return Inferred(*cpu.infer(*network, origins, directions, samples, stop, faint, colour, keep))
+        return Inferred(*reference.infer(*network, origins, directions, samples, stop, faint, colour, keep))
 
 
 class Gradients(NamedTuple):

@@ -11,14 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from raymine.kernels.composite.op import Packed
+from raymine.kernels.activations import CAP, HIDDEN
 from raymine.kernels.composite.reference import transmittance
 from raymine.kernels.hash_grid import reference as hash_grid
 from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.ngp_step.inputs import Box, harmonics, to_unit_cube
-
-HIDDEN = -1e4
-"""Density pre-activation of a sample that no ray sees: its exponential is 0 in float32."""
+from raymine.kernels.packed import Samples
 
 
 def infer(
@@ -29,22 +27,22 @@ def infer(
     box: Box,
     origins: Tensor,
     directions: Tensor,
-    packed: Packed,
+    samples: Samples,
     stop: float,
     faint: float,
     with_colour: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-> colour [B, 3], density [B], features [B, L * F]."""
-    ray_id = torch.repeat_interleave(torch.arange(len(packed.first), device=origins.device), packed.count)
-    middle = (packed.t_start + packed.t_end) * 0.5
+    ray_id = samples.ray_id
+    middle = (samples.t_start + samples.t_end) * 0.5
     positions = origins[ray_id] + directions[ray_id] * middle[:, None]
     features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)
     geometry, outputs = forward(features, density, colour, harmonics(directions)[ray_id])
-    length = packed.t_end - packed.t_start
-    active = torch.exp((geometry[:, 0] - 1).clamp_max(15.0))
+    length = samples.t_end - samples.t_start
+    active = torch.exp((geometry[:, 0] - 1).clamp_max(CAP))
     # Written so that NaN counts as visible: whoever looks for it must find it.
-    hidden = (transmittance(active, length, ray_id, packed.first) < stop) | (-torch.expm1(-active * length) < faint)
+    hidden = (transmittance(active, length, ray_id, samples.first) < stop) | (-torch.expm1(-active * length) < faint)
     raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
     kept = features if keep else features[:0]
     return torch.where(hidden[:, None], 0.0, outputs) if with_colour else torch.zeros_like(positions), raw, kept

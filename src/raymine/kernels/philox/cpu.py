@@ -25,21 +25,24 @@ def block(c0, c1, c2, c3, k0, k1):
 
 
 @kernel
-def _fill(seed, step, stream, out, n_tasks):
+def _fill(seed, step, stream, begin, out, n_tasks):
+    """out: the words from the first one of block `begin` on."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     n = out.shape[0]
     blocks = (n + 3) // 4
     for task in numba.prange(n_tasks):
         for i in range(task * blocks // n_tasks, (task + 1) * blocks // n_tasks):
-            u = np.uint64(i)
+            u = begin + np.uint64(i)
             w = block(u & mask, stream, step, u >> half, seed & mask, seed >> half)
             for j in range(min(4, n - 4 * i)):
                 out[4 * i + j] = np.int64(w[j])
 
 
-def words(seed: int, step: int, stream: int, n: int, device: torch.device) -> Tensor:
-    """[n] int64 holding 32-bit words, for indices 0 .. n - 1."""
-    out = np.empty(n, np.int64)
-    _fill(np.uint64(seed & (2**64 - 1)), np.uint64(step), np.uint64(stream), out, tasks(n, 2048))
-    return torch.from_numpy(out)
+def words(seed: int, step: int, stream: int, n: int, device: torch.device, first: int = 0) -> Tensor:
+    """As `reference.words`."""
+    begin, skip = divmod(first, 4)
+    out = np.empty(skip + n, np.int64)
+    key = np.uint64(seed & (2**64 - 1))
+    _fill(key, np.uint64(step), np.uint64(stream), np.uint64(begin), out, tasks(skip + n, 2048))
+    return torch.from_numpy(out[skip:])

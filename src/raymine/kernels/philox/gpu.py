@@ -12,20 +12,24 @@ from torch import Tensor
 def word(seed_low, seed_high, step, stream, index):
     """Random 32-bit word `index` (an integer tensor below 2^31) of a stream, as `reference.words` defines it."""
     at = index.to(tl.uint32)
-    c0 = at >> 2
+    return word_of_block(seed_low, seed_high, step, stream, at >> 2, at * 0, at & 3)
+
+
+@triton.jit
+def word_of_block(seed_low, seed_high, step, stream, low, high, turn):
+    """Word `turn` (0 .. 3) of the block whose number has these halves; all three are tensors of uint32."""
     # Adding to an unsigned zero keeps the bits of signed arguments and makes tensors of numbers.
-    c1 = at * 0 + stream
-    c2 = at * 0 + step
-    c3 = at * 0
-    k0 = at * 0 + seed_low
-    k1 = at * 0 + seed_high
+    c0, c3 = low, high
+    c1 = low * 0 + stream
+    c2 = low * 0 + step
+    k0 = low * 0 + seed_low
+    k1 = low * 0 + seed_high
     for _ in tl.static_range(10):
         high0, low0 = tl.umulhi(c0, c0 * 0 + 0xD2511F53), c0 * 0xD2511F53
         high1, low1 = tl.umulhi(c2, c2 * 0 + 0xCD9E8D57), c2 * 0xCD9E8D57
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0 += 0x9E3779B9
         k1 += 0xBB67AE85
-    turn = at & 3
     return tl.where(turn < 2, tl.where(turn == 0, c0, c1), tl.where(turn == 2, c2, c3))
 
 
@@ -41,23 +45,32 @@ def below(word, high):
     return tl.umulhi(word, word * 0 + high).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["seed_low", "seed_high", "step", "stream", "n"])
-def _words(out, seed_low, seed_high, step, stream, n, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["seed_low", "seed_high", "step", "stream", "begin_low", "begin_high", "skip", "n"])
+def _words(out, seed_low, seed_high, step, stream, begin_low, begin_high, skip, n, BLOCK: tl.constexpr):
+    """out [n] int64: the words from word `skip` of a block on."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + i, word(seed_low, seed_high, step, stream, i).to(tl.int64), mask=i < n)
+    at = (i + skip).to(tl.uint32)
+    begin = at * 0 + begin_low
+    low = begin + (at >> 2)
+    high = at * 0 + begin_high + (low < begin).to(tl.uint32)
+    found = word_of_block(seed_low, seed_high, step, stream, low, high, at & 3)
+    tl.store(out + i, found.to(tl.int64), mask=i < n)
 
 
-def words(seed: int, step: int, stream: int, n: int, device: torch.device) -> Tensor:
-    """As `reference.words`."""
+def words(seed: int, step: int, stream: int, n: int, device: torch.device, first: int = 0) -> Tensor:
+    """As `reference.words`, for n below 2^31 - 4."""
     out = torch.empty(n, dtype=torch.int64, device=device)
     if n:
-        _words[(triton.cdiv(n, 1024),)](out, *halves(seed), signed(step), int(stream), n, BLOCK=1024)
+        begin, skip = divmod(first, 4)
+        _words[(triton.cdiv(n, 1024),)](
+            out, *halves(seed), signed(step), int(stream), *halves(begin), skip, n, BLOCK=1024
+        )  # fmt: skip
     return out
 
 
-def halves(seed: int) -> tuple[int, int]:
-    """A 64-bit seed as two numbers that fit an int32 argument with the same bits."""
-    return signed(seed & 0xFFFFFFFF), signed((seed >> 32) & 0xFFFFFFFF)
+def halves(number: int) -> tuple[int, int]:
+    """A number of 64 bits as two, low and high, that fit an int32 argument with the same bits."""
+    return signed(number & 0xFFFFFFFF), signed((number >> 32) & 0xFFFFFFFF)
 
 
 def signed(value: int) -> int:

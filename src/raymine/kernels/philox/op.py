@@ -2,6 +2,7 @@
 
 A stream is a purpose (which pixel, which jitter, which background); streams never share numbers, so adding one leaves
 the others as they were. There is no generator to save: a resumed run draws what the unbroken run would have drawn.
+Ranks of a distributed run draw disjoint parts of one stream: the draws with `first`=f are those from index f on.
 """
 
 from __future__ import annotations
@@ -31,36 +32,46 @@ class Stream(IntEnum):
     ROUND = 9
 
 
-def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu") -> Tensor:
-    """n random 32-bit words as int64 [n] in 0 .. 2^32 - 1."""
+def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu", *, first: int = 0) -> Tensor:
+    """n random 32-bit words as int64 [n] in 0 .. 2^32 - 1: those with the indices first .. first + n - 1."""
     if n < 0 or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
         raise ConfigError(f"`n` must be >= 0, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}.")
+    if not 0 <= first <= 2**62:
+        raise ConfigError(f"`first` must be in 0 .. 2^62, got {first}.")
     device = torch.device(device)
     backend = dispatch.choose("philox", device)
-    if backend == "gpu" and n < 2**31:
+    if backend == "gpu" and n < 2**31 - 4:
         from raymine.kernels.philox import gpu
 
-        return gpu.words(seed, step, stream, n, device)
+        return gpu.words(seed, step, stream, n, device, first)
     if backend == "cpu":
         from raymine.kernels.philox import cpu
 
         with dispatch.kernel_lock:
-            return cpu.words(seed, step, stream, n, device)
-    return reference.words(seed, step, stream, n, device)
+            return cpu.words(seed, step, stream, n, device, first)
+    return reference.words(seed, step, stream, n, device, first)
 
 
 def uniform(
     seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu", *, first: int = 0
 ) -> Tensor:
-    """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1."""
+    """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1.
+
+    first: index of the first number; the last dimension runs fastest.
+    """
     n = 1
     for side in shape:
         n *= side
-    return ((words(seed, step, stream, n + first, device)[first:] >> 8).float() * 2.0**-24).reshape(shape)
+    return ((words(seed, step, stream, n, device, first=first) >> 8).float() * 2.0**-24).reshape(shape)
 
 
-def integers(seed: int, step: int, stream: int, n: int, high: int, device: torch.device | str = "cpu") -> Tensor:
-    """[n] int64, uniform in 0 .. high - 1 (high <= 2^31), by the high half of word * high."""
+def integers(
+    seed: int, step: int, stream: int, n: int, high: int, device: torch.device | str = "cpu", *, first: int = 0
+) -> Tensor:
+    """[n] int64, uniform in 0 .. high - 1 (high <= 2^31), by the high half of word * high.
+
+    first: index of the first number.
+    """
     if not 0 < high <= 2**31:
         raise ConfigError(f"`high` must be in 1 .. 2^31, got {high}.")
-    return (words(seed, step, stream, n, device) * high) >> 32
+    return (words(seed, step, stream, n, device, first=first) * high) >> 32

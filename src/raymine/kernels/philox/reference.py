@@ -30,10 +30,11 @@ def rounds(counter: Tensor, key: tuple[int, int]) -> Tensor:
     return torch.stack((c0, c1, c2, c3), -1)
 
 
-def words(seed: int, step: int, stream: int, n: int, device: torch.device) -> Tensor:
-    """[n] int64 holding 32-bit words, for indices 0 .. n - 1."""
-    block = torch.arange((n + 3) // 4, device=device, dtype=torch.int64)
+def words(seed: int, step: int, stream: int, n: int, device: torch.device, first: int = 0) -> Tensor:
+    """[n] int64 holding 32-bit words, for indices first .. first + n - 1."""
+    begin, skip = divmod(first, 4)
+    block = torch.arange(begin, begin + (skip + n + 3) // 4, device=device, dtype=torch.int64)
     counter = torch.stack(
         (block & _MASK, torch.full_like(block, stream), torch.full_like(block, step), block >> 32), dim=-1
     )
-    return rounds(counter, (seed & _MASK, (seed >> 32) & _MASK)).reshape(-1)[:n]
+    return rounds(counter, (seed & _MASK, (seed >> 32) & _MASK)).reshape(-1)[skip : skip + n]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raymine.kernels._numba import array, device_function, kernel, tasks
+from raymine.kernels.packed import Samples
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
 _RUNS = 1 << 24
@@ -311,4 +312,5 @@ def traverse(
     columns = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
     ray_id, t_start, t_end, joined = (torch.from_numpy(column) for column in columns)
     ends, counts, of_rays = (torch.from_numpy(column) for column in (end, count, edges))
-    return Traversed(ray_id, t_start, t_end, joined, ends, counts, of_rays, int(edges.sum()))
+    packed = Samples(t_start, t_end, ray_id, counts.cumsum(0) - counts, counts)
+    return Traversed(packed, joined, ends, of_rays, int(edges.sum()))

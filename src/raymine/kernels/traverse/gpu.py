@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
+from raymine.kernels.packed import Samples
 from raymine.kernels.traverse import reference
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
@@ -359,15 +360,16 @@ def traverse(
     }  # fmt: skip
     walk[many](*inputs, counted, end, counted, end, end, counted, WRITE=False, **constants)
     running = counted.cumsum(1)
-    samples, n_edges = running[:, -1].tolist()
+    total, n_edges = running[:, -1].tolist()
     if n_edges >= _TOO_MANY:
         raise too_many(stride.step_size)
-    ray_id = torch.empty(samples, dtype=torch.int64, device=device)
-    t_start, t_end = (torch.empty(samples, dtype=kind, device=device) for _ in range(2))
-    joined = torch.empty(samples, dtype=torch.bool, device=device)
-    if samples:
+    ray_id = torch.empty(total, dtype=torch.int64, device=device)
+    t_start, t_end = (torch.empty(total, dtype=kind, device=device) for _ in range(2))
+    joined = torch.empty(total, dtype=torch.bool, device=device)
+    if total:
         walk[many](*inputs, running, end, ray_id, t_start, t_end, _bytes(joined), WRITE=True, **constants)
-    return Traversed(ray_id, t_start, t_end, joined, end, counted[0], counted[1], n_edges)
+    samples = Samples(t_start, t_end, ray_id, running[0] - counted[0], counted[0])
+    return Traversed(samples, joined, end, counted[1], n_edges)
 
 
 def _bytes(flags: Tensor) -> Tensor:

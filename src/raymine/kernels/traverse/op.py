@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
+from raymine.kernels.packed import Samples
 from raymine.kernels.traverse import reference
 from raymine.kernels.traverse.records import Crossings as Crossings
 from raymine.kernels.traverse.records import Grids as Grids
@@ -40,7 +43,8 @@ def traverse(
     if not len(origins) or not grids.binaries.numel():
         none = torch.zeros(0, dtype=torch.int64, device=origins.device)
         nothing, zero = near[:0], none.new_zeros(len(origins))
-        return Traversed(none, nothing, nothing, none.bool(), near.clone(), zero, zero.clone(), 0)
+        samples = Samples(nothing, nothing, none, zero, zero.clone())
+        return Traversed(samples, none.bool(), near.clone(), zero.clone(), 0)
     grids = Grids(grids.binaries.bool(), grids.aabbs)
     mask = None if mask is None else mask.bool()
     stride = Stride(stride.step_size if stride.step_size > 0 else 0.0, stride.cone_angle, max(0, stride.limit))
@@ -65,9 +69,9 @@ def traverse(
             found = cpu.traverse(*rays, grids, stride, mask, crossings)
     if near.dtype == kind:
         return found
-    return found._replace(
-        t_start=found.t_start.to(near.dtype), t_end=found.t_end.to(near.dtype), end=found.end.to(near.dtype)
-    )
+    samples = found.samples
+    samples = replace(samples, t_start=samples.t_start.to(near.dtype), t_end=samples.t_end.to(near.dtype))
+    return found._replace(samples=samples, end=found.end.to(near.dtype))
 
 
 def _check(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels.packed import Samples
 
 MOST = 1 << 24
 """Samples of one ray in one go: float32 tells no more of them apart."""
@@ -40,19 +41,15 @@ class Crossings(NamedTuple):
 
 
 class Traversed(NamedTuple):
-    """Samples, ray by ray and in order, and where walks ended.
+    """Packed samples of rays, and where walks ended.
 
-    ray_id [B] int64; t_start, t_end [B]; joined [B] bool: whether a sample goes on where the one before ended.
-    end [R]: where each walk stopped. count, edges [R] int64: samples of a ray, and edges of its intervals, of which
-    samples that are joined share one. n_edges: the sum of `edges`.
+    joined [B] bool: whether a sample starts where the one before it ended. end [R]: where each walk stopped.
+    edges [R] int64: edges of a ray's intervals; two samples that are joined share one. n_edges: the sum of `edges`.
     """
 
-    ray_id: Tensor
-    t_start: Tensor
-    t_end: Tensor
+    samples: Samples
     joined: Tensor
     end: Tensor
-    count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
     edges: Tensor
     n_edges: int
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from raymine.kernels.packed import Samples
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
 _RAYS, _PLANES = 1 << 16, 1 << 20
@@ -61,7 +62,9 @@ def traverse(
     shifted = [part._replace(ray=part.ray + i * _RAYS) for i, part in enumerate(parts)]
     walked = _Walked(*(torch.cat(column) for column in zip(*shifted, strict=True)))
     edges = torch.zeros_like(walked.count).index_add_(0, walked.ray, 2 - walked.joined.long())
-    return Traversed(*walked, edges, int(edges.sum()))
+    first = walked.count.cumsum(0) - walked.count
+    samples = Samples(walked.t0, walked.t1, walked.ray, first, walked.count)
+    return Traversed(samples, walked.joined, walked.end, edges, int(edges.sum()))
 
 
 def cross(origins: Tensor, directions: Tensor, aabbs: Tensor) -> Crossings:
