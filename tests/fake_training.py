@@ -118,7 +118,7 @@ class Options:
     steps: int | None = 40
     max_seconds: float | None = None
     replay: Replay | None = None
-    enough: int = 0
+    max_useful_steps: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     evaluate: bool = False
     poison: Callable[[int], bool] = lambda _: False
@@ -146,7 +146,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
             ],
             fresh=FakeState,
             schedule=options.schedule,
-            limits=Limits(options.steps, options.max_seconds, options.replay, options.enough),
+            limits=Limits(options.steps, options.max_seconds, options.replay, options.max_useful_steps),
             meta={"recipe": "fake"},
             journal=journal,
             observer=observer or SilentObserver(),

@@ -242,11 +242,11 @@ def test_a_longer_budget_on_resume_lays_the_schedule_out_anew(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("burst", [1, 64])
-def test_a_time_limited_run_ends_where_its_steps_are_enough(tmp_path: Path, burst: int) -> None:
+def test_time_limited_run_ends_after_max_useful_steps(tmp_path: Path, burst: int) -> None:
     options = Options(
         steps=None,
         max_seconds=20.0,
-        enough=37,
+        max_useful_steps=37,
         now=Ticker(0.1),
         evaluate=True,
         burst=burst,
@@ -268,10 +268,10 @@ def test_a_time_limited_run_ends_where_its_steps_are_enough(tmp_path: Path, burs
     assert (longer.status, longer.step) == ("finished", 45)
 
 
-def test_a_short_run_does_not_know_of_enough(tmp_path: Path) -> None:
+def test_max_useful_steps_does_not_change_a_shorter_run(tmp_path: Path) -> None:
     options = Options(steps=None, max_seconds=20.0, now=Ticker(0.1))
     _, state_a, loop_a = train(tmp_path / "a", options)
-    _, state_b, loop_b = train(tmp_path / "b", replace(options, enough=1000, now=Ticker(0.1)))
+    _, state_b, loop_b = train(tmp_path / "b", replace(options, max_useful_steps=1000, now=Ticker(0.1)))
     assert loop_a.horizons == loop_b.horizons
     assert_same_state(state_a, state_b)
 

@@ -128,18 +128,16 @@ def test_a_time_limited_run_is_reproduced_from_its_manifest(tmp_path: Path, scen
         assert torch.equal(value, found[1].tensors()[name]), name
 
 
-def test_a_time_limited_run_ends_where_the_recipe_has_enough_and_can_be_taken_further(
-    tmp_path: Path, scene: Path
-) -> None:
+def test_time_limited_run_ends_after_max_useful_steps_and_can_be_extended(tmp_path: Path, scene: Path) -> None:
     starts = Starts()
-    asked = request(scene, tmp_path / "run", steps=None, max_seconds=600.0, overrides={**TINY, "enough": 21})
+    asked = request(scene, tmp_path / "run", steps=None, max_seconds=600.0, overrides={**TINY, "max_useful_steps": 21})
     assert (train(asked, observer=starts).step, RunDir.open(tmp_path / "run").read_manifest().status) == (
         21,
         "finished",
     )
     further = replace(asked, resume=True, max_seconds=None, steps=25)
     assert train(further, observer=starts).step == 25
-    assert [start.enough for start in starts.seen] == [21, 0]
+    assert [start.max_useful_steps for start in starts.seen] == [21, 0]
 
 
 def refused(asked: TrainRequest, kind: type[RaymineError], *words: str) -> None:

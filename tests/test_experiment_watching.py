@@ -84,13 +84,13 @@ def test_time_left_in_a_step_limited_run_counts_from_the_resume() -> None:
     assert "1:20 left" in text.getvalue()
 
 
-def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_comes_first() -> None:
+def test_max_useful_steps_are_announced_and_counted_down() -> None:
     observer, text = shown("plain")
-    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    observer.on_start(start(steps=None, max_seconds=60.0, max_useful_steps=400))
     observer.on_step(step(100, 10.0))
     observer.on_step(step(150, 55.0))
     assert text.getvalue().splitlines() == [
-        "Training ngp for 60 s or 400 steps, which are enough, on cpu: test, in runs/[x]-1",
+        "Training ngp for 60 s, or 400 steps if they come first (more would overfit), on cpu: test, in runs/[x]-1",
         "step 100  25.12 dB  1.23M samples/s  b/B 0.25  0:30 left",
         "step 150  25.12 dB  1.23M samples/s  b/B 0.25  0:05 left",
     ]
@@ -98,7 +98,7 @@ def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_come
 
 def test_the_bar_follows_the_end_that_is_nearer() -> None:
     observer, _ = shown("live", terminal=True)
-    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    observer.on_start(start(steps=None, max_seconds=60.0, max_useful_steps=400))
     for info, share in ((step(100, 10.0), 1 / 4), (step(150, 55.0), 55 / 60), (step(400, 58.0), 1.0)):
         observer.on_step(info)
         assert observer._bar is not None

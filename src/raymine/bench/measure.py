@@ -64,8 +64,8 @@ class Log(Generic[Seen]):
 
 
 def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequence[float] = SHARES) -> Log[Seen]:
-    """Train until `budget` seconds are spent or steps are enough, looking at these ascending shares of the budget, of
-    which the last is 1, and at the end.
+    """Train until `budget` seconds are spent or further steps would overfit. Look at these ascending shares of the
+    budget, of which the last is 1, and at the end.
 
     The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
     """
@@ -73,13 +73,13 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
     streak = 0
     marks: list[tuple[int, float]] = []
     moments = [share * budget for share in shares[:-1]]
-    enough = state.config.enough or sys.maxsize
-    while log.elapsed < budget and state.step < enough:
+    most = state.config.max_useful_steps or sys.maxsize
+    while log.elapsed < budget and state.step < most:
         worked = time.process_time()
         before, started = log.elapsed, hooks.now()
-        reports = hooks.advance(min(BURST, enough - state.step))
+        reports = hooks.advance(min(BURST, most - state.step))
         elapsed = before + hooks.now() - started
-        finished = elapsed >= budget or state.step >= enough
+        finished = elapsed >= budget or state.step >= most
         due = finished or any(before < moment <= elapsed for moment in moments)
         if due:
             started = hooks.now()
@@ -108,7 +108,7 @@ def _update_horizon(
 ) -> None:
     moment = moment_passed(budget, before, log.elapsed)
     if moment or state.step >= state.horizon:
-        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.enough)
+        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.max_useful_steps)
         log.horizons.append((state.step, state.horizon))
     if moment:
         marks.append((state.step, log.elapsed))

@@ -30,7 +30,7 @@ class Train:
     """Stop after this many steps. The recipe's own number if neither limit is given."""
     max_seconds: float | None = None
     """Stop after this many seconds of training; loading, compiling and evaluating do not count. `ngp-large` ends sooner
-    where more steps would make held-out views worse (--steps takes any number)."""
+    where further steps would overfit the training views (--steps takes any number)."""
     seed: int = 0
     """Decides every random draw; on a CPU, or with --deterministic, the same seed gives the same model."""
     deterministic: bool = False

@@ -56,12 +56,12 @@ class Evaluation:
 @dataclass(frozen=True)
 class Limits:
     """When a run ends: after `steps` steps or `max_seconds` of training (exactly one); `replay` fixes the horizons.
-    enough: with `max_seconds`, steps after which it ends before its time; 0 where it does not."""
+    max_useful_steps: with `max_seconds`, the run also ends after this many steps; 0: no such number."""
 
     steps: int | None = None
     max_seconds: float | None = None
     replay: Replay | None = None
-    enough: int = 0
+    max_useful_steps: int = 0
 
 
 def _no_op() -> None:
@@ -165,8 +165,8 @@ class Loop:
         most = [period - step % period for period in periods if period]
         if limits.steps is not None:
             most.append(limits.steps - step)
-        elif limits.enough:
-            most.append(limits.enough - step)
+        elif limits.max_useful_steps:
+            most.append(limits.max_useful_steps - step)
         if limits.replay is not None:
             record = limits.replay
             moments = (record.final_step, *(at for at, _ in (*record.horizons, *record.rollbacks)))
@@ -268,7 +268,7 @@ class Loop:
 
     def _estimate(self, budget: float) -> int:
         loop = self.loop
-        return estimate(self.job.state.step, loop.elapsed, loop.marks, budget, self.job.limits.enough)
+        return estimate(self.job.state.step, loop.elapsed, loop.marks, budget, self.job.limits.max_useful_steps)
 
     def _follow_replay(self) -> None:
         assert self.job.limits.replay is not None
@@ -290,8 +290,8 @@ class Loop:
             return self.job.state.step >= limits.replay.final_step
         if limits.steps is not None:
             return self.job.state.step >= limits.steps
-        enough = 0 < limits.enough <= self.job.state.step
-        return enough or self.loop.elapsed >= (limits.max_seconds or 0.0)
+        overfits = 0 < limits.max_useful_steps <= self.job.state.step
+        return overfits or self.loop.elapsed >= (limits.max_seconds or 0.0)
 
     def _write_row(self) -> None:
         loop, window, state = self.loop, self.loop.window, self.job.state

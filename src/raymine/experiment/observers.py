@@ -16,7 +16,7 @@ from .request import RunResult
 class StartInfo:
     """A run about to train, from `step` and `elapsed` seconds on; either `steps` or `max_seconds` is set.
 
-    `enough`: steps after which a run of `max_seconds` ends before its time; 0 where it does not.
+    `max_useful_steps`: a run of `max_seconds` ends after this many steps if they come first; 0: no such number.
     `notes` are sentences for the user: what was decided about the scene; `warnings` its survivable problems.
     """
 
@@ -28,14 +28,14 @@ class StartInfo:
     elapsed: float
     steps: int | None
     max_seconds: float | None
-    enough: int = 0
+    max_useful_steps: int = 0
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def last_step(self) -> int:
         """The step that the run ends at unless its time ends first; 0 where only time ends it."""
-        return self.enough if self.steps is None else self.steps
+        return self.max_useful_steps if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)

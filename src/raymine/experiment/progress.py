@@ -48,7 +48,8 @@ class ProgressObserver:
     def on_start(self, info: StartInfo) -> None:
         self._start = info
         limit = f"{info.steps} steps" if info.steps is not None else f"{info.max_seconds:g} s"
-        limit += f" or {info.enough} steps, which are enough," if info.enough else ""
+        if info.max_useful_steps:
+            limit += f", or {info.max_useful_steps} steps if they come first (more would overfit),"
         if self._mode == "quiet":
             return
         since = f" from step {info.step}" if info.step else ""

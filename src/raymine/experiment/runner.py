@@ -194,7 +194,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             advance=work.engine.advance,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
-            limits=Limits(config.steps, config.max_seconds, request.replay, config.train.enough),
+            limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),
             meta=meta,
             journal=journal,
             observer=observer,
@@ -245,7 +245,7 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartIn
         elapsed=loop.elapsed,
         steps=config.steps,
         max_seconds=config.max_seconds,
-        enough=0 if config.max_seconds is None else config.train.enough,
+        max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=(*scene.decisions, *notes),
         warnings=scene.warnings,
     )

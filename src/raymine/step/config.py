@@ -42,8 +42,8 @@ class TrainConfig:
         `auto`: float16 in the fused step, float32 in the plain one.
     checkpoint: the field is evaluated in pieces of at most this many samples, and the backward pass computes their
         activations again instead of finding them in memory; 0: all samples at once, and activations are kept.
-    enough: steps after which a run that is limited by time ends, since more of them learn the training views by heart;
-        0: none are known to be too many.
+    max_useful_steps: a run that is limited by time ends after this many steps: further steps overfit the training
+        views. 0: no such number is known.
     """
 
     field: HashFieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -57,12 +57,14 @@ class TrainConfig:
     deterministic: bool = False
     amp: Amp = "auto"
     checkpoint: int = 0
-    enough: int = 0
+    max_useful_steps: int = 0
 
     def __post_init__(self) -> None:
         if self.amp not in get_args(Amp):
             raise ConfigError(f"`amp` must be one of {', '.join(get_args(Amp))}; got {self.amp!r}.")
         if self.checkpoint < 0:
             raise ConfigError(f"`checkpoint` must be 0 (off) or a number of samples, got {self.checkpoint}.")
-        if self.enough < 0:
-            raise ConfigError(f"`enough` must be 0 (no limit) or a number of steps, got {self.enough}.")
+        if self.max_useful_steps < 0:
+            raise ConfigError(
+                f"`max_useful_steps` must be 0 (no limit) or a number of steps, got {self.max_useful_steps}."
+            )
