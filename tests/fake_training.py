@@ -14,9 +14,10 @@ from raymine import checkpoint
 from raymine.config import Schedule, to_json
 from raymine.contracts import StepReport
 from raymine.errors import CheckpointError
+from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
 from raymine.experiment.journal import Journal
-from raymine.experiment.loop import Evaluation, Job, Limits, Loop
+from raymine.experiment.loop import Evaluation, Loop, LoopSetup
 from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
 from raymine.experiment.request import RunResult
@@ -135,7 +136,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
     with open_run(path) as run:
         loop = resume_into(run, state)
         journal = Journal(run, state.step)
-        job = Job(
+        setup = LoopSetup(
             run=run,
             state=state,
             advance=lambda most: [
@@ -154,7 +155,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
             now=options.now,
         )
         try:
-            result = Loop(job, loop).run()
+            result = Loop(setup, loop).run()
         finally:
             journal.close()
     return result, state, loop

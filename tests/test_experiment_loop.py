@@ -193,6 +193,16 @@ def test_evaluation_and_checkpoints_do_not_count_as_training_time(tmp_path: Path
     assert result.elapsed == pytest.approx(0.5 * (20 + waits))
 
 
+def test_run_that_ends_while_waiting_for_the_device_still_has_its_last_row_and_evaluation(tmp_path: Path) -> None:
+    # A step and the wait before its checkpoint take a tick each: step 5 ends at 0.9 s, its wait at 1.0 s.
+    schedule = Schedule(metrics=4, checkpoint=Every(steps=1))
+    options = Options(steps=None, max_seconds=0.95, schedule=schedule, evaluate=True, now=Ticker(0.1))
+    result, _, _ = train(tmp_path / "a", options)
+    assert (result.status, result.step) == ("finished", 5)
+    rows = read_rows(tmp_path / "a/metrics.jsonl")
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 4), ("train", 5), ("eval", 5)]
+
+
 def test_the_best_checkpoint_is_kept_and_named(tmp_path: Path) -> None:
     seen = SignalAt(None)
     schedule = Schedule(metrics=1, checkpoint=Every(steps=1), evaluate=Every(steps=5))

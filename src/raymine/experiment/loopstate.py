@@ -9,6 +9,8 @@ from raymine.config import from_json, to_json
 from raymine.contracts import StepReport
 from raymine.files import JSON
 
+from .drive import DriveState
+
 
 @dataclass
 class Window:
@@ -58,20 +60,13 @@ class Window:
 
 
 @dataclass
-class LoopState:
-    """Clock, horizons, recoveries and the running averages of a loop.
+class LoopState(DriveState):
+    """What the driver carries, and the recoveries, evaluations and running averages of a loop.
 
-    elapsed: training seconds. marks: (step, elapsed) at moments of the budget, to measure speed from. streak:
-    non-finite steps in a row. rollbacks: (at step, back to step). best: (step, dB). budget: the max_seconds that the
-    horizon was laid out for. evaluation_pending: a signal came before an evaluation that was due.
-    window_from: `elapsed` when the window began.
+    rollbacks: (at step, back to step). best: (step, dB). evaluation_pending: a signal came before an evaluation that
+    was due. window_from: `elapsed` when the window began.
     """
 
-    elapsed: float = 0.0
-    horizons: list[tuple[int, int]] = field(default_factory=list)
-    marks: list[tuple[int, float]] = field(default_factory=list)
-    budget: float | None = None
-    streak: int = 0
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
     best: tuple[int, float] | None = None
     evaluation_pending: bool = False

@@ -19,8 +19,9 @@ from raymine.rundir.folder import slug
 from raymine.rundir.manifest import now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
+from .drive import Limits
 from .journal import Journal
-from .loop import Evaluation, Job, Limits, Loop
+from .loop import Evaluation, Loop, LoopSetup
 from .loopstate import LoopState
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
@@ -188,7 +189,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         record.begin(state.step, describe_environment(device))
-        job = Job(
+        setup = LoopSetup(
             run=run,
             state=state,
             advance=work.engine.advance,
@@ -207,7 +208,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         for event in (*restored.events, *_repair_events(journal, state.step)):
             watchers.on_event(event)
         with memory_errors(device):
-            result = Loop(job, restored.loop).run()
+            result = Loop(setup, restored.loop).run()
         record.end(result.status, result.step, restored.loop)
         return result
     except BaseException as error:
