@@ -11,7 +11,7 @@ from .observers import SilentObserver as SilentObserver
 from .observers import StartInfo as StartInfo
 from .observers import StepInfo as StepInfo
 from .prepare import LoadedData as LoadedData
-from .prepare import held_out as held_out
+from .prepare import evaluation_frames as evaluation_frames
 from .prepare import open_data as open_data
 from .prepare import resolve_device as resolve_device
 from .progress import ProgressObserver as ProgressObserver

@@ -137,7 +137,7 @@ def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progres
     return LoadedData(TrainData(rig, bank, scene.bounds, scene.background), bank)
 
 
-def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
+def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     """Frames to evaluate on: the test split, else the validation split; `count` of them, evenly spread (None: all)."""
     frames = scene.of_split("test") or scene.of_split("val")
     if count is None or count >= len(frames):

@@ -25,7 +25,7 @@ from .loop import Evaluation, Loop, LoopSetup
 from .loopstate import LoopState
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
-from .prepare import KERNELS, LoadProgress, Prepared, held_out, open_data, prepare
+from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare
 from .quick import quick_psnr
 from .record import Record
 from .request import RunResult, TrainRequest
@@ -90,7 +90,7 @@ def _make_ready(
     with memory_errors(device):
         loaded = stack.enter_context(open_data(scene, scene.of_split("train"), device, progress))
         state = create_state(config.train, loaded.train, seed=config.seed, device=device)
-        frames = held_out(scene, config.schedule.evaluate_views)
+        frames = evaluation_frames(scene, config.schedule.evaluate_views)
         views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
         if progress is not None:
             progress(KERNELS, 0, 1)
