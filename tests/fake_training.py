@@ -17,9 +17,10 @@ from raymine.errors import CheckpointError
 from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
 from raymine.experiment.journal import Journal
-from raymine.experiment.loop import Evaluation, Loop, LoopSetup
+from raymine.experiment.loop import Loop, LoopSetup
 from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
+from raymine.experiment.quick import LookSplit, QuickScore
 from raymine.experiment.request import RunResult
 from raymine.rundir import Environment, Manifest, RunDir
 
@@ -107,8 +108,7 @@ def resume_into(run: RunDir, state: FakeState) -> LoopState:
         return LoopState()
     state.restore(latest.checkpoint.tensors, latest.checkpoint.scalars)
     loop = LoopState.from_json(latest.checkpoint.meta["loop"])
-    best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
-    checkpoint.rewind(run.checkpoints, latest.checkpoint.step, best)
+    checkpoint.rewind(run.checkpoints, latest.checkpoint.step, loop.best_marker())
     return loop
 
 
@@ -122,12 +122,19 @@ class Options:
     max_useful_steps: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     evaluate: bool = False
+    split: LookSplit = "test"
+    """Which views an evaluation looks at."""
     poison: Callable[[int], bool] = lambda _: False
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
     burst: int = 1
     lose: Callable[[int], int] = lambda _: 0
     """Rays that a step (from 1) finds no room for."""
+
+
+def score(state: FakeState) -> float:
+    """The PSNR that an evaluation finds."""
+    return 20 + float(state.weights.mean())
 
 
 def train(path: Path, options: Options, observer: Observer | None = None) -> tuple[RunResult, FakeState, LoopState]:
@@ -151,7 +158,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
             meta={"recipe": "fake"},
             journal=journal,
             observer=observer or SilentObserver(),
-            evaluate=(lambda: Evaluation(20 + float(state.weights.mean()), 1)) if options.evaluate else None,
+            evaluate=(lambda: QuickScore(score(state), 1, options.split)) if options.evaluate else None,
             now=options.now,
         )
         try:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import output
+
+if TYPE_CHECKING:
+    from raymine.rundir import RunSummary
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,10 @@ class Runs:
         if not found:
             output.say(f"No runs in {self.root}. `raymine demo` or `raymine train SCENE` makes one.")
             return 0
-        columns = ("run", "scene", "recipe", "status", "step", "PSNR", "started (UTC)", "trained")
+        # Few runs hold views out; the others need no empty columns.
+        held_out = any(summary.best_step is not None for summary in found)
+        scores = ("train PSNR", "test PSNR", *(("held-out PSNR", "best step") if held_out else ()))
+        columns = ("run", "scene", "recipe", "status", "step", *scores, "started (UTC)", "trained")
         rows = [
             (
                 str(summary.path),
@@ -35,14 +42,21 @@ class Runs:
                 summary.recipe,
                 summary.status,
                 str(summary.step),
-                output.number(summary.psnr),
+                output.number(summary.train_psnr),
+                output.number(summary.test_psnr),
+                *(_held_out(summary) if held_out else ()),
                 summary.started[:19].replace("T", " "),
-                output.duration(summary.duration),
+                output.duration(summary.elapsed),
             )
             for summary in found
         ]
-        output.results().print(output.table("", columns, rows, right=("step", "PSNR", "trained")))
+        output.results().print(output.table("", columns, rows, right=("step", *scores, "trained")))
         for summary in found:
             if summary.problem:
                 output.warn(f"{summary.path}: {summary.problem}")
         return 0
+
+
+def _held_out(summary: RunSummary) -> tuple[str, str]:
+    best = "-" if summary.best_step is None else str(summary.best_step)
+    return output.number(summary.held_out_psnr), best

@@ -47,6 +47,9 @@ class Train:
     """Continue the run in --out from its newest checkpoint; start it where there is none."""
     downscale: int = 1
     """Divide the size of every image by this."""
+    hold_out: int = 0
+    """Take this many training views out of training and look at them instead of the test views; only they select a best
+    checkpoint (`--checkpoint best` of other commands)."""
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
@@ -67,6 +70,7 @@ class Train:
             seed=self.seed,
             device=self.device,
             downscale=self.downscale,
+            hold_out=self.hold_out,
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),

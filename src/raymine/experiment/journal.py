@@ -52,9 +52,8 @@ class Journal:
         self._event(event.kind, event.message, event.step, event.level, event.data)
 
     def on_eval(self, info: EvalInfo) -> None:
-        self._metrics.write(
-            {"kind": "eval", "step": info.step, "psnr": info.psnr, "views": info.views, "seconds": info.seconds}
-        )
+        row: dict[str, JSON] = {"kind": "eval", "step": info.step, "split": info.split, "psnr": info.psnr}
+        self._metrics.write({**row, "views": info.views, "seconds": info.seconds})
 
     def on_end(self, result: RunResult) -> None:
         self._event("end", f"{result.status} at step {result.step}", result.step, "info", {"elapsed": result.elapsed})

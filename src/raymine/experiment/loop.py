@@ -25,6 +25,7 @@ from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .journal import Journal
 from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, Observer, Observers, StepInfo
+from .quick import QuickScore
 from .request import RunResult
 from .signals import StopSignals
 
@@ -42,14 +43,6 @@ class Trainable(Protocol):
     def scalars(self) -> dict[str, JSON]: ...
 
     def restore(self, tensors: dict[str, Tensor], scalars: dict[str, JSON]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation callback answers: mean PSNR (dB) over `views` held-out views."""
-
-    psnr: float
-    views: int
 
 
 def _no_op() -> None:
@@ -75,7 +68,7 @@ class LoopSetup:
     meta: Mapping[str, JSON]
     journal: Journal
     observer: Observer
-    evaluate: Callable[[], Evaluation] | None = None
+    evaluate: Callable[[], QuickScore] | None = None
     synchronise: Callable[[], None] = _no_op
     now: Callable[[], float] = time.perf_counter
     on_checkpoint: Callable[[LoopState], None] = lambda _: None
@@ -105,7 +98,9 @@ class Loop:
         with StopSignals() as signals:
             self._driver.start()
             if self.loop.evaluation_pending:
+                # The checkpoint of this step is there already; only its mark is missing.
                 self._evaluate()
+                self._mark_best()
             while not self._driver.finished and signals.received is None:
                 self._one_burst(signals)
             if signals.received is not None:
@@ -136,14 +131,13 @@ class Loop:
                 # The wait took the clock past the limit.
                 finished = evaluate = True
                 self._write_row()
-        improved = False
-        if evaluate:
+        if evaluate and signals.received is not None and not finished:
             # A signal asks for haste: the evaluation waits for the resumed run, which then writes the same row.
-            if signals.received is not None and not finished:
-                loop.evaluation_pending = True
-            else:
-                improved = self._evaluate()
-        if checkpoint_due or improved:
+            loop.evaluation_pending, evaluate = True, False
+        if evaluate:
+            self._evaluate()
+        # What was evaluated is saved, whatever was found: the figures of a run are those of a checkpoint.
+        if checkpoint_due or evaluate:
             self._save()
 
     def _steps_to_next_period(self) -> int:
@@ -247,21 +241,25 @@ class Loop:
         loop.window_from = loop.elapsed
         self._watchers.on_step(info)
 
-    def _evaluate(self) -> bool:
-        """Run the callback outside the training clock; whether it is the best so far."""
-        self.loop.evaluation_pending = False
-        if self.setup.evaluate is None:
-            return False
-        started = self.setup.now()
-        found = self.setup.evaluate()
+    def _evaluate(self) -> None:
+        """Look at some views, outside the training clock. Held-out views may select the present step as the best."""
+        setup, loop, step = self.setup, self.loop, self.setup.state.step
+        loop.evaluation_pending = False
+        if setup.evaluate is None:
+            return
+        started = setup.now()
+        found = setup.evaluate()
         # NaN (every pixel masked) is no score; as the first best it could never be beaten.
-        best = not math.isnan(found.psnr) and (self.loop.best is None or found.psnr > self.loop.best[1])
-        if best:
-            self.loop.best = (self.setup.state.step, found.psnr)
-        self._watchers.on_eval(
-            EvalInfo(self.setup.state.step, found.psnr, found.views, self.setup.now() - started, best)
-        )
-        return best
+        look = None if math.isnan(found.psnr) else (step, found.psnr)
+        best = False
+        if found.split == "test":
+            loop.test = look
+        else:
+            loop.held_out = look
+            best = look is not None and (loop.best is None or look[1] > loop.best[1])
+            loop.best = look if best else loop.best
+        seconds = setup.now() - started
+        self._watchers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
 
     def _save(self) -> None:
         """Checkpoint the present step, once."""
@@ -271,24 +269,33 @@ class Loop:
         self.setup.journal.sync()
         meta = {**self.setup.meta, "loop": loop.to_json()}
         checkpoint.save(folder, state.step, state.tensors(), state.scalars(), meta, keep=self.setup.schedule.keep)
-        if loop.best is not None and loop.best[0] == state.step:
-            checkpoint.mark_best(folder, checkpoint.Best(state.step, "psnr", loop.best[1]))
+        self._mark_best()
         self._saved_step = state.step
         self.setup.on_checkpoint(loop)
         self._event("checkpoint", f"step {state.step} saved")
+
+    def _mark_best(self) -> None:
+        """Name the checkpoint of the present step the best one, if it is."""
+        best = self.loop.best_marker()
+        if best is not None and best.step == self.setup.state.step:
+            checkpoint.mark_best(self.setup.run.checkpoints, best)
 
     def _event(self, kind: str, message: str, *, level: str = "info", data: dict[str, JSON] | None = None) -> None:
         self._watchers.on_event(Event(kind, message, self.setup.state.step, level, data or {}))
 
     def _result(self, finished: bool, exit_code: int) -> RunResult:
-        loop = self.loop
+        step, loop = self.setup.state.step, self.loop
+        scores = loop.scores(step)
         return RunResult(
             run=self.setup.run.path,
             status="finished" if finished else "stopped",
             exit_code=exit_code,
-            step=self.setup.state.step,
+            step=step,
             elapsed=loop.elapsed,
             loss=loop.last_loss,
-            psnr=loop.last_psnr,
-            best_psnr=loop.best[1] if loop.best else None,
+            train_psnr=scores.train_psnr,
+            test_psnr=scores.test_psnr,
+            held_out_psnr=scores.held_out_psnr,
+            best_step=scores.best_step,
+            best_held_out_psnr=scores.best_held_out_psnr,
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from raymine.files import JSON
 
+from .quick import LookSplit
 from .request import RunResult
 
 
@@ -63,13 +64,17 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class EvalInfo:
-    """A quick evaluation: mean PSNR (dB) over `views` held-out views; `best` when it is the best of the run so far."""
+    """A quick evaluation: mean PSNR (dB) over `views` views of `split`.
+
+    `best`: it is the best so far. Only views held out from training can say so; a look at test views never is.
+    """
 
     step: int
     psnr: float
     views: int
     seconds: float
-    best: bool
+    split: LookSplit = "test"
+    best: bool = False
 
 
 @dataclass(frozen=True)

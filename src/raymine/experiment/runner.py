@@ -21,12 +21,12 @@ from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .drive import Limits
 from .journal import Journal
-from .loop import Evaluation, Loop, LoopSetup
+from .loop import Loop, LoopSetup
 from .loopstate import LoopState
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
-from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare
-from .quick import quick_psnr
+from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
+from .quick import LookSplit, QuickScore, quick_psnr
 from .record import Record
 from .request import RunResult, TrainRequest
 
@@ -79,7 +79,7 @@ class _Work:
     image_digest: str
     state: TrainState
     engine: Engine
-    evaluate: Callable[[], Evaluation] | None
+    evaluate: Callable[[], QuickScore] | None
 
 
 def _make_ready(
@@ -88,24 +88,30 @@ def _make_ready(
     config, scene, device = prepared.config, prepared.scene, prepared.device
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
-        loaded = stack.enter_context(open_data(scene, scene.of_split("train"), device, progress))
+        trained, held_out = split_training(scene, config.hold_out)
+        loaded = stack.enter_context(open_data(scene, trained, device, progress))
         state = create_state(config.train, loaded.train, seed=config.seed, device=device)
-        frames = evaluation_frames(scene, config.schedule.evaluate_views)
+        frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
         views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
         if progress is not None:
             progress(KERNELS, 0, 1)
         warmup(config.train, loaded.train, device)
         engine = engine_for(state, loaded.train)
-    evaluate = None if views is None else _evaluator(scene, views, engine)
+    evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate)
 
 
-def _evaluator(scene: Scene, views: TrainData, engine: Engine) -> Callable[[], Evaluation]:
-    """A quick look at a few held-out views."""
+def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: int) -> tuple[int, ...]:
+    """Every view that is held out, or else `evaluate_views` of the test views; none where that is 0."""
+    return held_out if held_out and evaluate_views else evaluation_frames(scene, evaluate_views)
 
-    def evaluate() -> Evaluation:
+
+def _evaluator(scene: Scene, views: TrainData, split: LookSplit, engine: Engine) -> Callable[[], QuickScore]:
+    """A quick look at these views, which are of `split`."""
+
+    def evaluate() -> QuickScore:
         background = scene.background or (0.0, 0.0, 0.0)
-        return Evaluation(quick_psnr(engine.renderer(), views, background), len(views.rig))
+        return QuickScore(quick_psnr(engine.renderer(), views, background), len(views.rig), split)
 
     return evaluate
 
@@ -170,8 +176,7 @@ def _restore(run: RunDir, state: TrainState, meta: dict[str, str]) -> _Restored:
     checkpoint.require(found, meta)
     state.restore(found.tensors, found.scalars)
     loop = LoopState.from_json(found.meta["loop"])
-    best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
-    checkpoint.rewind(run.checkpoints, found.step, best)
+    checkpoint.rewind(run.checkpoints, found.step, loop.best_marker())
     events = [Event("damaged-checkpoint", problem, found.step, "warning") for problem in latest.problems]
     if latest.problems:
         events.append(Event("fallback", f"using the checkpoint of step {found.step} instead", found.step, "warning"))
@@ -188,7 +193,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         restored = _restore(run, state, meta)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
-        record.begin(state.step, describe_environment(device))
+        record.begin(state.step, restored.loop, describe_environment(device))
         setup = LoopSetup(
             run=run,
             state=state,
