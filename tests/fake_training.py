@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import Schedule, to_json
-from raymine.contracts import StepReport
+from raymine.contracts import Rays, Rendered, StepReport
 from raymine.errors import CheckpointError
 from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
@@ -112,6 +112,14 @@ def resume_into(run: RunDir, state: FakeState) -> LoopState:
     return loop
 
 
+class FakeRenderer:
+    """Renders nothing but the background."""
+
+    def render(self, rays: Rays, background: Tensor) -> Rendered:
+        nothing = torch.zeros(len(rays))
+        return Rendered(background.expand(len(rays), 3), nothing, nothing, torch.zeros(0))
+
+
 @dataclass(frozen=True)
 class Options:
     """How a fake run is to go."""
@@ -152,6 +160,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
                     advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
                 )
             ],
+            renderer=FakeRenderer,
             fresh=FakeState,
             schedule=options.schedule,
             limits=Limits(options.steps, options.max_seconds, options.replay, options.max_useful_steps),

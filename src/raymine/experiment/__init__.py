@@ -5,6 +5,7 @@ from .load import LoadedRun as LoadedRun
 from .load import load_run as load_run
 from .observers import EvalInfo as EvalInfo
 from .observers import Event as Event
+from .observers import LiveRun as LiveRun
 from .observers import Observer as Observer
 from .observers import Observers as Observers
 from .observers import SilentObserver as SilentObserver

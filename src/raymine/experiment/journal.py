@@ -8,11 +8,11 @@ from raymine.files import JSON
 from raymine.rundir import RunDir
 from raymine.tracking import JsonlWriter, repair
 
-from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
 from .request import RunResult
 
 
-class Journal:
+class Journal(SilentObserver):
     """Writes what the loop reports.
 
     In metric rows everything but `elapsed`, `seconds` and `samples_per_second` is a function of config and data.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import Schedule
-from raymine.contracts import StepReport
+from raymine.contracts import Renderer, StepReport
 from raymine.errors import CheckpointError, TrainingError
 from raymine.files import JSON
 from raymine.rundir import RunDir
@@ -24,7 +24,7 @@ from raymine.rundir import RunDir
 from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .journal import Journal
 from .loopstate import LoopState, Window
-from .observers import EvalInfo, Event, Observer, Observers, StepInfo
+from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
 from .quick import QuickScore
 from .request import RunResult
 from .signals import StopSignals
@@ -53,8 +53,8 @@ def _no_op() -> None:
 class LoopSetup:
     """Everything the loop works with.
 
-    advance: at least one and at most so many training steps of `state`. fresh: a new state as it was at step 0 (for a
-    rollback with no checkpoint).
+    advance: at least one and at most so many training steps of `state`. renderer: makes a renderer of what has been
+    learnt so far. fresh: a new state as it was at step 0 (for a rollback with no checkpoint).
     meta: what every checkpoint carries (recipe, digests). synchronise: waits for the device before the clock stops.
     now: the clock, in seconds. on_checkpoint: called after each save, to refresh the manifest.
     """
@@ -62,6 +62,7 @@ class LoopSetup:
     run: RunDir
     state: Trainable
     advance: Callable[[int], Sequence[StepReport]]
+    renderer: Callable[[], Renderer]
     fresh: Callable[[], Trainable]
     schedule: Schedule
     limits: Limits
@@ -117,6 +118,7 @@ class Loop:
         self._keep_snapshot()
         burst = driver.burst(self._steps_to_next_period())
         self._count(burst)
+        self._show()
         driver.update_horizon(burst.before)
         finished = driver.finished
         if state.step % schedule.metrics == 0 or finished:
@@ -158,6 +160,23 @@ class Loop:
         if lost:
             message = f"{lost} rays found no room for their samples and were left out; there is more room now"
             self._event("lost-rays", message, level="warning")
+
+    def _show(self) -> None:
+        """Hand the run to its observers, outside the training clock."""
+        made = False
+
+        def renderer() -> Renderer:
+            nonlocal made
+            if not made:
+                # The device may still be training; only what comes after that is the observer's.
+                self._driver.wait()
+            made = True
+            return self.setup.renderer()
+
+        self._watchers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
+        if made:
+            # What the observer has asked of the device ends before the clock goes on.
+            self.setup.synchronise()
 
     def _roll_back(self) -> None:
         """Take parameters from the last sound checkpoint and go on from the present step.

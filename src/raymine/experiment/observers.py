@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from raymine.contracts import Renderer
 from raymine.files import JSON
 
 from .quick import LookSplit
@@ -88,10 +89,29 @@ class Event:
     data: dict[str, JSON] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LiveRun:
+    """A run between two bursts of steps: steps taken and training seconds so far.
+
+    renderer: makes a renderer of what has been learnt so far. It costs nothing unless it is called. Call it in
+    `on_burst` and use what it makes before returning: training goes on to change what is shown.
+    """
+
+    step: int
+    elapsed: float
+    renderer: Callable[[], Renderer]
+
+
 class Observer(Protocol):
-    """Receives what happens to a run, on the training thread: be quick. `on_step` comes every few steps only."""
+    """Receives what happens to a run, on the training thread: be quick.
+
+    `on_step` comes every few steps only. `on_burst` comes whenever the engine has advanced, by one step or by many. The
+    training clock stands still in all of them.
+    """
 
     def on_start(self, info: StartInfo) -> None: ...
+
+    def on_burst(self, live: LiveRun) -> None: ...
 
     def on_step(self, info: StepInfo) -> None: ...
 
@@ -106,6 +126,9 @@ class SilentObserver:
     """Watches and says nothing; also the base for observers that care about one thing only."""
 
     def on_start(self, info: StartInfo) -> None:
+        return None
+
+    def on_burst(self, live: LiveRun) -> None:
         return None
 
     def on_step(self, info: StepInfo) -> None:
@@ -130,6 +153,10 @@ class Observers:
     def on_start(self, info: StartInfo) -> None:
         for member in self._members:
             member.on_start(info)
+
+    def on_burst(self, live: LiveRun) -> None:
+        for member in self._members:
+            member.on_burst(live)
 
     def on_step(self, info: StepInfo) -> None:
         for member in self._members:

@@ -7,7 +7,7 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
 from .prepare import KERNELS
 from .request import RunResult
 
@@ -16,7 +16,7 @@ Mode = Literal["auto", "live", "plain", "quiet"]
 _PLAIN_PERIOD = 10.0
 
 
-class ProgressObserver:
+class ProgressObserver(SilentObserver):
     """Shows training on stderr: PSNR, samples/s, b/B (trained / marched samples), step, time left.
 
     mode: "auto" is a live bar on a terminal and plain lines elsewhere. Use `loading` as the `progress` of `train`.

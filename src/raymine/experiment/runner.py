@@ -198,6 +198,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             run=run,
             state=state,
             advance=work.engine.advance,
+            renderer=work.engine.renderer,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
             limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),
