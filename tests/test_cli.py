@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from raymine import __version__
 from raymine.cli import app, main
@@ -303,6 +305,16 @@ def test_next_free_name(tmp_path: Path) -> None:
 def test_demo_renders_what_the_machine_can(seconds: float, views: int) -> None:
     scores = (ViewScore("a", 30.0, 0.9, 9 * seconds), ViewScore("b", 30.0, 0.9, seconds))
     assert orbit_views(Evaluation(scores, 1.0)) == views
+
+
+def test_narrow_table_keeps_numbers_whole() -> None:
+    row = ("/a/rather/long/path/to/a/run", "a scene", "29.83", "11.40")
+    made = cli_output.table("", ("run", "scene", "train", "test"), [row], right=("train", "test"))
+    text = io.StringIO()
+    Console(file=text, width=36).print(made)
+    assert "29.83" in text.getvalue()
+    assert "11.40" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= 36
 
 
 def test_output_words(capsys: pytest.CaptureFixture[str]) -> None:

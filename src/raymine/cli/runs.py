@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import output
-
-if TYPE_CHECKING:
-    from raymine.rundir import RunSummary
 
 
 @dataclass(frozen=True)
@@ -31,10 +27,10 @@ class Runs:
         if not found:
             output.say(f"No runs in {self.root}. `raymine demo` or `raymine train SCENE` makes one.")
             return 0
-        # Few runs hold views out; the others need no empty columns.
-        held_out = any(summary.best_step is not None for summary in found)
-        scores = ("train PSNR", "test PSNR", *(("held-out PSNR", "best step") if held_out else ()))
-        columns = ("run", "scene", "recipe", "status", "step", *scores, "started (UTC)", "trained")
+        # Few runs hold views out; the others need no empty column.
+        held_out = any(summary.held_out_psnr is not None for summary in found)
+        scores = ("train\nPSNR", "test\nPSNR", *(("held-out\nPSNR",) if held_out else ()))
+        columns = ("run", "scene", "recipe", "status", "step", *scores, "started\n(UTC)", "trained")
         rows = [
             (
                 str(summary.path),
@@ -44,8 +40,8 @@ class Runs:
                 str(summary.step),
                 output.number(summary.train_psnr),
                 output.number(summary.test_psnr),
-                *(_held_out(summary) if held_out else ()),
-                summary.started[:19].replace("T", " "),
+                *((output.number(summary.held_out_psnr),) if held_out else ()),
+                summary.started[:16].replace("T", " "),
                 output.duration(summary.elapsed),
             )
             for summary in found
@@ -55,8 +51,3 @@ class Runs:
             if summary.problem:
                 output.warn(f"{summary.path}: {summary.problem}")
         return 0
-
-
-def _held_out(summary: RunSummary) -> tuple[str, str]:
-    best = "-" if summary.best_step is None else str(summary.best_step)
-    return output.number(summary.held_out_psnr), best
