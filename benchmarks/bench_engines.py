@@ -22,7 +22,7 @@ from raymine.contracts import Renderer
 from raymine.engines import Engine, PlainEngine, engine_for, renderer_for
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
-from raymine.experiment import held_out, open_data
+from raymine.experiment import evaluation_frames, open_data
 from raymine.rundir import describe_environment
 from raymine.scenes import load_scene
 from raymine.step import TrainConfig, TrainData, create_state
@@ -81,7 +81,7 @@ def main() -> None:
     background = torch.tensor(scene.background or (0.0, 0.0, 0.0))
     with (
         open_data(scene, scene.of_split("train"), device, None) as seen,
-        open_data(scene, held_out(scene, options.views), device, None) as unseen,
+        open_data(scene, evaluation_frames(scene, options.views), device, None) as unseen,
     ):
         for seed in range(options.seeds):
             found = {}

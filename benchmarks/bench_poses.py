@@ -24,7 +24,7 @@ from raymine import recipes
 from raymine.bench.measure import Hooks, train_for
 from raymine.config import replace_fields
 from raymine.contracts import Scene
-from raymine.experiment.prepare import held_out, open_data
+from raymine.experiment.prepare import evaluation_frames, open_data
 from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON
 from raymine.rundir import describe_environment
@@ -91,7 +91,7 @@ def main() -> None:
     cpu = torch.device("cpu")
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
-        views = stack.enter_context(open_data(scene, held_out(scene, 25), cpu, None)).train
+        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), cpu, None)).train
         for name in args.policies:
             config = replace_fields(recipes.build("ngp", scene, "cpu"), POLICIES[name])
             state = trained(config, data, args.seconds)

@@ -19,7 +19,7 @@ from torch import Tensor
 import raymine.compat.nerfacc
 import raymine.compat.tinycudann
 from raymine.contracts import Scene
-from raymine.experiment import held_out, open_data
+from raymine.experiment import evaluation_frames, open_data
 from raymine.scenes import load_scene
 from raymine.step import TrainData
 
@@ -192,7 +192,7 @@ def main() -> None:
     scene = load_scene(options.scene, downscale=options.downscale)
     with (
         open_data(scene, scene.of_split("train"), device, None) as seen,
-        open_data(scene, held_out(scene, options.views), device, None) as unseen,
+        open_data(scene, evaluation_frames(scene, options.views), device, None) as unseen,
     ):
         train(options, scene, seen.train, unseen.train)
 

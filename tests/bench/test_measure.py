@@ -73,9 +73,9 @@ def test_looks_come_at_the_shares_that_are_asked_for() -> None:
     assert clock.looks == [pytest.approx(2.0 * share, abs=0.011) for share in (0.3, 0.5, 1.0)]
 
 
-def test_a_run_whose_steps_are_enough_ends_before_its_time_with_a_look() -> None:
+def test_run_ends_with_a_look_after_max_useful_steps() -> None:
     clock = Clock(burst=4)
-    state = create_state(replace(CONFIG, enough=150), ball_scene()[1], seed=0, device=CPU)
+    state = create_state(replace(CONFIG, max_useful_steps=150), ball_scene()[1], seed=0, device=CPU)
     hooks = Hooks(lambda most: clock.advance(state, most), clock.look, now=lambda: clock.time)
     log = train_for(state, 4.0, hooks, (0.3, 0.5, 1.0))
     assert (state.step, len(log.reports)) == (150, 150)

@@ -260,7 +260,7 @@ def test_a_scene_without_held_out_views_and_a_foreign_folder_are_refused(
     request = MiningRequest(scene, device="cpu", out=scene)
     with pytest.raises(RunError, match="left untouched"):
         bench_mining(request)
-    monkeypatch.setattr(mining, "held_out", lambda *_: ())
+    monkeypatch.setattr(mining, "evaluation_frames", lambda *_: ())
     with pytest.raises(SceneError, match="no held-out views"):
         bench_mining(request)
 

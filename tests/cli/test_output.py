@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from raymine.cli import output as cli_output
 
@@ -19,3 +21,13 @@ def test_output_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": ["x", True, None]}
     cli_output.say("a [red]path[/red]")
     assert capsys.readouterr().err == "a [red]path[/red]\n"
+
+
+def test_narrow_table_keeps_numbers_whole() -> None:
+    row = ("/a/rather/long/path/to/a/run", "a scene", "29.83", "11.40")
+    made = cli_output.table("", ("run", "scene", "train", "test"), [row], right=("train", "test"))
+    text = io.StringIO()
+    Console(file=text, width=36).print(made)
+    assert "29.83" in text.getvalue()
+    assert "11.40" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= 36

@@ -176,6 +176,14 @@ def test_a_run_has_exactly_one_limit() -> None:
         RunConfig("builtin", "ngp", TrainConfig(), steps=0)
 
 
+def test_held_out_views_are_part_of_a_runs_identity() -> None:
+    none, some = (RunConfig("builtin", "ngp", TrainConfig(), hold_out=n, steps=10) for n in (0, 4))
+    found = differences(identity(none.to_json()), identity(some.to_json()))
+    assert found == ["hold_out: 0 in the run, 4 asked"]
+    with pytest.raises(ConfigError, match="hold_out must be 0 or more"):
+        RunConfig("builtin", "ngp", TrainConfig(), hold_out=-1, steps=10)
+
+
 def test_every_is_due_by_step_and_by_second() -> None:
     assert [s for s in range(1, 13) if Every(steps=5).due(s, 0.0, 0.0)] == [5, 10]
     assert Every(seconds=10.0).due(1, 9.9, 10.1)

@@ -15,7 +15,7 @@ from raymine.errors import TrainingError
 from raymine.experiment.horizon import MOMENTS, Replay, estimate, moment_passed
 from raymine.experiment.observers import EvalInfo, Event, SilentObserver, StepInfo
 from raymine.tracking import read_rows
-from support.fake_training import FakeState, Options, assert_same_state, deterministic, train
+from support.fake_training import FakeState, Options, assert_same_state, deterministic, score, train
 
 
 class SignalAt(SilentObserver):
@@ -59,10 +59,11 @@ EVERY_STEP = Schedule(metrics=1, checkpoint=Every(steps=7), evaluate=Every(steps
 @pytest.mark.parametrize("metrics", [1, 20])
 def test_stopped_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, metrics: int) -> None:
     schedule = Schedule(metrics=metrics, checkpoint=Every(steps=7), evaluate=Every(steps=10))
-    whole, state_a, _ = train(tmp_path / "a", Options(schedule=schedule, evaluate=True))
-    first, _, _ = train(tmp_path / "b", Options(schedule=schedule, evaluate=True), SignalAt(20))
+    options = Options(schedule=schedule, evaluate=True, split="held-out")
+    whole, state_a, _ = train(tmp_path / "a", options)
+    first, _, _ = train(tmp_path / "b", options, SignalAt(20))
     assert (first.status, first.step, first.exit_code) == ("stopped", 20, 143)
-    second, state_b, _ = train(tmp_path / "b", Options(schedule=schedule, evaluate=True))
+    second, state_b, _ = train(tmp_path / "b", options)
     assert (whole.status, whole.step, whole.exit_code) == ("finished", 40, 0)
     assert (second.status, second.step, second.exit_code) == ("finished", 40, 0)
     assert_same_state(state_a, state_b)
@@ -74,7 +75,10 @@ def test_stopped_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, metrics
     assert saved_b is not None
     assert saved_a.checkpoint.step == saved_b.checkpoint.step == 40
     assert saved_a.checkpoint.scalars == saved_b.checkpoint.scalars
-    assert checkpoint.read_best(tmp_path / "a/checkpoints") == checkpoint.read_best(tmp_path / "b/checkpoints")
+    best = checkpoint.read_best(tmp_path / "a/checkpoints")
+    assert best is not None
+    assert best == checkpoint.read_best(tmp_path / "b/checkpoints")
+    assert whole.best_step == second.best_step == best.step
 
 
 @pytest.mark.parametrize("burst", [3, 64])
@@ -193,15 +197,64 @@ def test_evaluation_and_checkpoints_do_not_count_as_training_time(tmp_path: Path
     assert result.elapsed == pytest.approx(0.5 * (20 + waits))
 
 
-def test_the_best_checkpoint_is_kept_and_named(tmp_path: Path) -> None:
+def test_run_that_ends_while_waiting_for_the_device_still_has_its_last_row_and_evaluation(tmp_path: Path) -> None:
+    # A step and the wait before its checkpoint take a tick each: step 5 ends at 0.9 s, its wait at 1.0 s.
+    schedule = Schedule(metrics=4, checkpoint=Every(steps=1))
+    options = Options(steps=None, max_seconds=0.95, schedule=schedule, evaluate=True, now=Ticker(0.1))
+    result, _, _ = train(tmp_path / "a", options)
+    assert (result.status, result.step) == ("finished", 5)
+    rows = read_rows(tmp_path / "a/metrics.jsonl")
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 4), ("train", 5), ("eval", 5)]
+
+
+def test_best_checkpoint_by_held_out_views_is_kept_and_named(tmp_path: Path) -> None:
     seen = SignalAt(None)
     schedule = Schedule(metrics=1, checkpoint=Every(steps=1), evaluate=Every(steps=5))
-    train(tmp_path / "a", Options(steps=40, schedule=schedule, evaluate=True), seen)
+    options = Options(steps=40, schedule=schedule, evaluate=True, split="held-out")
+    result, state, _ = train(tmp_path / "a", options, seen)
     best = max(seen.evals, key=lambda e: e.psnr)
     found = checkpoint.read_best(tmp_path / "a/checkpoints")
-    assert found is not None
-    assert (found.step, found.value) == (best.step, best.psnr)
-    assert checkpoint.list_steps(tmp_path / "a/checkpoints") == sorted({found.step, 39, 40})
+    assert found == checkpoint.Best(best.step, "held_out_psnr", best.psnr)
+    assert best.step < 40, "the best must not be the last, or the test shows nothing"
+    assert checkpoint.list_steps(tmp_path / "a/checkpoints") == sorted({best.step, 39, 40})
+    # The result tells both: the model that was written last, and the best one.
+    assert (result.held_out_psnr, result.test_psnr) == (score(state), None)
+    assert (result.best_step, result.best_held_out_psnr) == (best.step, best.psnr)
+
+
+def test_test_views_select_nothing(tmp_path: Path) -> None:
+    seen = SignalAt(None)
+    schedule = Schedule(metrics=1, checkpoint=Every(steps=9), evaluate=Every(steps=5))
+    result, state, loop = train(tmp_path / "a", Options(steps=40, schedule=schedule, evaluate=True), seen)
+    assert max(seen.evals, key=lambda e: e.psnr).step < 40
+    assert not any(e.best for e in seen.evals)
+    assert not (tmp_path / "a/checkpoints/best.json").exists()
+    # What was looked at is saved, whatever was found.
+    saved = sorted({9, 18, 27, 36} | {e.step for e in seen.evals})
+    assert [e.step for e in seen.events if e.kind == "checkpoint"] == saved
+    # What is told is the figure of the model that was written, not the best that was seen.
+    assert result.test_psnr == seen.evals[-1].psnr == score(state)
+    assert (result.best_step, result.best_held_out_psnr, result.held_out_psnr) == (None, None, None)
+    assert loop.best is None
+    rows = [r for r in read_rows(tmp_path / "a/metrics.jsonl") if r["kind"] == "eval"]
+    assert {r["split"] for r in rows} == {"test"}
+
+
+def test_stopped_run_has_no_psnr_of_an_earlier_step(tmp_path: Path) -> None:
+    result, _, loop = train(tmp_path / "a", Options(schedule=EVERY_STEP, evaluate=True), SignalAt(13))
+    assert loop.test is not None
+    assert (result.step, loop.test[0], result.test_psnr) == (13, 10, None)
+    assert result.train_psnr == read_rows(tmp_path / "a/metrics.jsonl")[-1]["psnr"]
+
+
+def test_postponed_evaluation_can_still_mark_the_best_checkpoint(tmp_path: Path) -> None:
+    options = Options(steps=20, schedule=EVERY_STEP, evaluate=True, split="held-out")
+    train(tmp_path / "a", options, SignalAt(10))
+    assert checkpoint.read_best(tmp_path / "a/checkpoints") is None
+    train(tmp_path / "a", options, SignalAt(11))
+    best = checkpoint.read_best(tmp_path / "a/checkpoints")
+    assert best is not None
+    assert best.step == 10
 
 
 def test_a_time_limited_run_sets_its_horizon_from_speed_and_can_be_replayed(tmp_path: Path) -> None:
@@ -242,11 +295,11 @@ def test_a_longer_budget_on_resume_lays_the_schedule_out_anew(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("burst", [1, 64])
-def test_a_time_limited_run_ends_where_its_steps_are_enough(tmp_path: Path, burst: int) -> None:
+def test_time_limited_run_ends_after_max_useful_steps(tmp_path: Path, burst: int) -> None:
     options = Options(
         steps=None,
         max_seconds=20.0,
-        enough=37,
+        max_useful_steps=37,
         now=Ticker(0.1),
         evaluate=True,
         burst=burst,
@@ -268,10 +321,10 @@ def test_a_time_limited_run_ends_where_its_steps_are_enough(tmp_path: Path, burs
     assert (longer.status, longer.step) == ("finished", 45)
 
 
-def test_a_short_run_does_not_know_of_enough(tmp_path: Path) -> None:
+def test_max_useful_steps_does_not_change_a_shorter_run(tmp_path: Path) -> None:
     options = Options(steps=None, max_seconds=20.0, now=Ticker(0.1))
     _, state_a, loop_a = train(tmp_path / "a", options)
-    _, state_b, loop_b = train(tmp_path / "b", replace(options, enough=1000, now=Ticker(0.1)))
+    _, state_b, loop_b = train(tmp_path / "b", replace(options, max_useful_steps=1000, now=Ticker(0.1)))
     assert loop_a.horizons == loop_b.horizons
     assert_same_state(state_a, state_b)
 

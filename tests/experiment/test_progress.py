@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,19 +34,34 @@ def test_plain_lines_come_now_and_then(tmp_path: Path) -> None:
     observer.on_start(start())
     for number in range(16, 401, 16):
         observer.on_step(step(number, number / 16))
-    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, True))
+    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0))
     observer.on_event(Event("checkpoint", "step 400 saved", 400))
     observer.on_event(Event("rollback", "parameters set back", 400, "warning"))
-    observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, 25.0, 27.5))
+    observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, train_psnr=25.0, test_psnr=27.4))
     assert text.getvalue().splitlines() == [
         "Loaded 3 images",
         "Training ngp for 1000 steps on cpu: test, in runs/[x]-1",
         "step 16  25.12 dB  1.23M samples/s  b/B 0.25  1:02 left",
         "step 176  25.12 dB  1.23M samples/s  b/B 0.25  0:52 left",
         "step 336  25.12 dB  1.23M samples/s  b/B 0.25  0:42 left",
-        "step 400  held-out 27.50 dB over 2 views",
+        "step 400  test 27.50 dB over 2 views",
         "warning: parameters set back",
-        "Finished at step 1000 after 62.5 s, held-out 27.50 dB",
+        "Finished at step 1000 after 62.5 s, test 27.40 dB",
+    ]
+
+
+def test_held_out_views_are_told_with_the_best_checkpoint() -> None:
+    observer, text = shown("plain")
+    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, "held-out", best=True))
+    observer.on_eval(EvalInfo(800, 27.25, 2, 1.0, "held-out"))
+    result = RunResult(Path("r"), "finished", 0, 800, 62.5, 0.1, held_out_psnr=27.25, best_step=400)
+    observer.on_end(replace(result, best_held_out_psnr=27.5))
+    observer.on_end(replace(result, best_step=800, best_held_out_psnr=27.25))
+    assert text.getvalue().splitlines() == [
+        "step 400  held-out 27.50 dB over 2 views, best so far",
+        "step 800  held-out 27.25 dB over 2 views",
+        "Finished at step 800 after 62.5 s, held-out 27.25 dB, best held-out 27.50 dB at step 400",
+        "Finished at step 800 after 62.5 s, held-out 27.25 dB",
     ]
 
 
@@ -55,8 +71,8 @@ def test_quiet_says_nothing() -> None:
     observer.on_start(start())
     observer.on_step(step(16, 1.0))
     observer.on_event(Event("rollback", "x", 1, "warning"))
-    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, True))
-    observer.on_end(RunResult(Path("r"), "stopped", 130, 16, 1.0, None, None, None))
+    observer.on_eval(EvalInfo(400, 27.5, 2, 1.0))
+    observer.on_end(RunResult(Path("r"), "stopped", 130, 16, 1.0, None))
     assert text.getvalue() == ""
 
 
@@ -81,13 +97,13 @@ def test_time_left_in_a_step_limited_run_counts_from_the_resume() -> None:
     assert "1:20 left" in text.getvalue()
 
 
-def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_comes_first() -> None:
+def test_max_useful_steps_are_announced_and_counted_down() -> None:
     observer, text = shown("plain")
-    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    observer.on_start(start(steps=None, max_seconds=60.0, max_useful_steps=400))
     observer.on_step(step(100, 10.0))
     observer.on_step(step(150, 55.0))
     assert text.getvalue().splitlines() == [
-        "Training ngp for 60 s or 400 steps, which are enough, on cpu: test, in runs/[x]-1",
+        "Training ngp for 60 s, or 400 steps if they come first (more would overfit), on cpu: test, in runs/[x]-1",
         "step 100  25.12 dB  1.23M samples/s  b/B 0.25  0:30 left",
         "step 150  25.12 dB  1.23M samples/s  b/B 0.25  0:05 left",
     ]
@@ -95,7 +111,7 @@ def test_a_run_that_may_end_before_its_time_says_so_and_counts_down_to_what_come
 
 def test_the_bar_follows_the_end_that_is_nearer() -> None:
     observer, _ = shown("live", terminal=True)
-    observer.on_start(start(steps=None, max_seconds=60.0, enough=400))
+    observer.on_start(start(steps=None, max_seconds=60.0, max_useful_steps=400))
     for info, share in ((step(100, 10.0), 1 / 4), (step(150, 55.0), 55 / 60), (step(400, 58.0), 1.0)):
         observer.on_step(info)
         assert observer._bar.done == pytest.approx(share)

@@ -45,7 +45,7 @@ def test_where_samples_grow_with_distance_both_recipes_start_alike() -> None:
     assert small.sampler.cone > 0
 
 
-def test_only_where_too_many_steps_are_known_to_do_harm_a_recipe_has_enough_of_them() -> None:
+def test_only_the_large_bounded_recipe_has_max_useful_steps() -> None:
     bounds = SCENE.bounds
     unbounded = replace(SCENE, bounds=Bounds(bounds.low, bounds.high, levels=3))
     cases = [

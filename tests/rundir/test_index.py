@@ -15,7 +15,9 @@ def test_the_index_tells_states_apart(tmp_path: Path) -> None:
     for number, (name, status) in enumerate(statuses.items()):
         with create_run(tmp_path / name) as run:
             run.write_manifest(
-                manifest(status=status, step=7, psnr=20.0, elapsed=3.5, started=f"2030-01-0{number + 2}", error="why")
+                manifest(
+                    status=status, step=7, train_psnr=20.0, elapsed=3.5, started=f"2030-01-0{number + 2}", error="why"
+                )
             )
     with create_run(tmp_path / "group/alive") as alive:
         checkpoint.save(alive.checkpoints, 120, {}, {}, {})
@@ -23,7 +25,7 @@ def test_the_index_tells_states_apart(tmp_path: Path) -> None:
         assert found["alive"].status == "running"
         assert found["alive"].step == 120
     assert {name: found[name].status for name in statuses} == statuses
-    assert (found["done"].psnr, found["done"].duration, found["done"].step) == (20.0, 3.5, 7)
+    assert (found["done"].train_psnr, found["done"].elapsed, found["done"].step) == (20.0, 3.5, 7)
     assert found["dead"].problem == "why"
     assert [run.name for run in list_runs(tmp_path)] == ["alive", "done", "halted", "dead"]
     assert {run.name: run.status for run in list_runs(tmp_path)}["alive"] == "crashed"
@@ -34,7 +36,10 @@ def test_the_index_tells_states_apart(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "nowhere") == []
 
 
-def test_best_evaluation_wins_over_training_psnr_in_the_index(tmp_path: Path) -> None:
+def test_index_tells_psnr_under_the_names_of_the_manifest(tmp_path: Path) -> None:
+    names = ("train_psnr", "test_psnr", "held_out_psnr", "best_step", "best_held_out_psnr")
+    values = (20.0, 31.5, 30.5, 12, 30.75)
     with create_run(tmp_path / "run") as run:
-        run.write_manifest(manifest(status="finished", psnr=20.0, best_psnr=31.5))
-    assert summarise(tmp_path / "run").psnr == 31.5
+        run.write_manifest(manifest(status="finished", **dict(zip(names, values, strict=True))))
+    found = summarise(tmp_path / "run")
+    assert tuple(getattr(found, name) for name in names) == values

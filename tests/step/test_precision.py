@@ -403,7 +403,7 @@ def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -
 
     def catch(request: TrainRequest) -> RunResult:
         requests.append(request)
-        return RunResult(Path("r"), "finished", 0, 1, 0.0, None, None, None)
+        return RunResult(Path("r"), "finished", 0, 1, 0.0, None)
 
     monkeypatch.setattr(narrate, "narrated_train", catch)
     assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 0

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import Schedule, to_json
-from raymine.contracts import StepReport
+from raymine.contracts import Rays, Rendered, StepReport
 from raymine.errors import CheckpointError
+from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
 from raymine.experiment.journal import Journal
-from raymine.experiment.loop import Evaluation, Job, Limits, Loop
+from raymine.experiment.loop import Loop, LoopSetup
 from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
+from raymine.experiment.quick import LookSplit, QuickScore
 from raymine.experiment.request import RunResult
 from raymine.rundir import Environment, Manifest, RunDir
 
@@ -106,9 +108,16 @@ def resume_into(run: RunDir, state: FakeState) -> LoopState:
         return LoopState()
     state.restore(latest.checkpoint.tensors, latest.checkpoint.scalars)
     loop = LoopState.from_json(latest.checkpoint.meta["loop"])
-    best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
-    checkpoint.rewind(run.checkpoints, latest.checkpoint.step, best)
+    checkpoint.rewind(run.checkpoints, latest.checkpoint.step, loop.best_marker())
     return loop
+
+
+class FakeRenderer:
+    """Renders nothing but the background."""
+
+    def render(self, rays: Rays, background: Tensor) -> Rendered:
+        nothing = torch.zeros(len(rays))
+        return Rendered(background.expand(len(rays), 3), nothing, nothing, torch.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -118,9 +127,11 @@ class Options:
     steps: int | None = 40
     max_seconds: float | None = None
     replay: Replay | None = None
-    enough: int = 0
+    max_useful_steps: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     evaluate: bool = False
+    split: LookSplit = "test"
+    """Which views an evaluation looks at."""
     poison: Callable[[int], bool] = lambda _: False
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
@@ -129,13 +140,18 @@ class Options:
     """Rays that a step (from 1) finds no room for."""
 
 
+def score(state: FakeState) -> float:
+    """The PSNR that an evaluation finds."""
+    return 20 + float(state.weights.mean())
+
+
 def train(path: Path, options: Options, observer: Observer | None = None) -> tuple[RunResult, FakeState, LoopState]:
     """Train a fake state in `path`, resuming what is there."""
     state = FakeState()
     with open_run(path) as run:
         loop = resume_into(run, state)
         journal = Journal(run, state.step)
-        job = Job(
+        setup = LoopSetup(
             run=run,
             state=state,
             advance=lambda most: [
@@ -144,17 +160,18 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
                     advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
                 )
             ],
+            renderer=FakeRenderer,
             fresh=FakeState,
             schedule=options.schedule,
-            limits=Limits(options.steps, options.max_seconds, options.replay, options.enough),
+            limits=Limits(options.steps, options.max_seconds, options.replay, options.max_useful_steps),
             meta={"recipe": "fake"},
             journal=journal,
             observer=observer or SilentObserver(),
-            evaluate=(lambda: Evaluation(20 + float(state.weights.mean()), 1)) if options.evaluate else None,
+            evaluate=(lambda: QuickScore(score(state), 1, options.split)) if options.evaluate else None,
             now=options.now,
         )
         try:
-            result = Loop(job, loop).run()
+            result = Loop(setup, loop).run()
         finally:
             journal.close()
     return result, state, loop

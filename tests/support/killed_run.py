@@ -36,7 +36,7 @@ TINY = {
 
 
 def options(steps: int, sleep: float = 0.0) -> Options:
-    return Options(steps=steps, schedule=SCHEDULE, evaluate=True, sleep=sleep)
+    return Options(steps=steps, schedule=SCHEDULE, evaluate=True, split="held-out", sleep=sleep)
 
 
 def train_fake(path: Path, steps: int) -> None:

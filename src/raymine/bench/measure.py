@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,7 @@ import numpy as np
 
 from raymine.contracts import StepReport
 from raymine.errors import TrainingError
-from raymine.experiment.horizon import estimate, moment_passed
-from raymine.experiment.loop import NON_FINITE_LIMIT
+from raymine.experiment.drive import Burst, Driver, Limits
 from raymine.step import TrainState
 
 from .derive import SHARES
@@ -62,56 +60,44 @@ class Log(Generic[Seen]):
     def elapsed(self) -> float:
         return self.seconds[-1] if self.seconds else 0.0
 
+    def add(self, burst: Burst, elapsed: float) -> None:
+        """Take in the steps of a burst that ended at `elapsed` training seconds; each took an equal share of it."""
+        self.reports += burst.reports
+        share = (elapsed - burst.before) / len(burst.reports)
+        self.seconds += [burst.before + share * (i + 1) for i in range(len(burst.reports))]
+
 
 def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequence[float] = SHARES) -> Log[Seen]:
-    """Train until `budget` seconds are spent or steps are enough, looking at these ascending shares of the budget, of
-    which the last is 1, and at the end.
+    """Train until `budget` seconds are spent or further steps would overfit. Look at these ascending shares of the
+    budget, of which the last is 1, and at the end.
 
-    The learning-rate horizon is estimated at the moments at which `raymine train --max-seconds` does it.
+    Clock, learning-rate horizon and the rule for non-finite steps are those of `raymine train --max-seconds`; where a
+    run would go back to a checkpoint, a benchmark raises `TrainingError`.
     """
-    log: Log[Seen] = Log()
-    streak = 0
-    marks: list[tuple[int, float]] = []
+    limits = Limits(max_seconds=budget, max_useful_steps=state.config.max_useful_steps)
+    driver = Driver(state, hooks.advance, limits, synchronise=hooks.synchronise, now=hooks.now)
+    log: Log[Seen] = Log(horizons=driver.progress.horizons)
     moments = [share * budget for share in shares[:-1]]
-    enough = state.config.max_useful_steps or sys.maxsize
-    while log.elapsed < budget and state.step < enough:
+    driver.start()
+    while not driver.finished:
         worked = time.process_time()
-        before, started = log.elapsed, hooks.now()
-        reports = hooks.advance(min(BURST, enough - state.step))
-        elapsed = before + hooks.now() - started
-        finished = elapsed >= budget or state.step >= enough
-        due = finished or any(before < moment <= elapsed for moment in moments)
+        burst = driver.burst(BURST)
+        due = driver.finished or any(burst.before < moment <= driver.progress.elapsed for moment in moments)
         if due:
-            started = hooks.now()
-            hooks.synchronise()
-            elapsed += hooks.now() - started
+            driver.wait()
         log.cpu_seconds += time.process_time() - worked
-        for i, report in enumerate(reports):
-            log.reports.append(report)
-            log.seconds.append(before + (elapsed - before) * (i + 1) / len(reports))
-            streak = 0 if report.finite else streak + 1
-        if streak >= NON_FINITE_LIMIT:
+        elapsed = driver.progress.elapsed
+        log.add(burst, elapsed)
+        if burst.diverged:
             raise TrainingError(
                 f"Training with the policy {state.config.mining.policy} stays non-finite at step {state.step}.",
                 hint="Run `raymine check` on the scene. Results of earlier runs are kept.",
             )
-        if not finished:
-            _update_horizon(state, log, marks, before, budget)
+        driver.update_horizon(burst.before)
         if due:
             log.looks.append(hooks.look(state, elapsed))
         hooks.tick(elapsed)
     return log
-
-
-def _update_horizon(
-    state: TrainState, log: Log[Any], marks: list[tuple[int, float]], before: float, budget: float
-) -> None:
-    moment = moment_passed(budget, before, log.elapsed)
-    if moment or state.step >= state.horizon:
-        state.horizon = estimate(state.step, log.elapsed, marks, budget, state.config.max_useful_steps)
-        log.horizons.append((state.step, state.horizon))
-    if moment:
-        marks.append((state.step, log.elapsed))
 
 
 def step_time(log: Log[Any]) -> StepTime:

@@ -21,7 +21,7 @@ from raymine.contracts import Scene
 from raymine.engines import engine_for, renderer_for
 from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError, option
 from raymine.evaluate import evaluate_views
-from raymine.experiment import TrainRequest, held_out, open_data, warm_up
+from raymine.experiment import TrainRequest, evaluation_frames, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
 from raymine.experiment.quick import quick_psnr
@@ -152,7 +152,7 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
             overrides=request.overrides,
         )
     )
-    frames = held_out(prepared.scene, request.views)
+    frames = evaluation_frames(prepared.scene, request.views)
     if not frames:
         raise SceneError(
             f"The scene {request.scene} has no held-out views (test or val), so there is no PSNR to compare.",

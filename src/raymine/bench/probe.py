@@ -1,4 +1,4 @@
-"""A close look at one training batch, without training on it: who has the gradient, and who would be trained on.
+"""A close look at one training batch, without training on it: each sample's gradient, and which would be trained on.
 
 Every policy is asked the same: G from the gradients of the pre-activations of all marched samples, with no sample left
 out for being faint, so that curves of different policies can be compared. What is chosen is what the policy itself
@@ -29,7 +29,7 @@ CHUNK = 1 << 12
 """Rays of a picture that are looked at together."""
 
 
-class Batch(NamedTuple):
+class MarchedBatch(NamedTuple):
     """Rays [R], their samples [B] and what they should show."""
 
     rays: Rays
@@ -37,8 +37,9 @@ class Batch(NamedTuple):
     wanted: Wanted
 
 
-class Blame(NamedTuple):
-    """gradient [B, 4] of the pre-activations; weights [B]; error [R]: mean squared error of each pixel; opacity [R]."""
+class OutputGradients(NamedTuple):
+    """gradient [B, 4] of the loss with respect to each sample's pre-activations, colour then density; weights [B];
+    error [R]: mean squared error of each pixel; opacity [R]."""
 
     gradient: Tensor
     weights: Tensor
@@ -55,8 +56,8 @@ class Probe(NamedTuple):
 
 def probe(state: TrainState, data: TrainData) -> Probe:
     """Look at the batch that the next step would draw. Changes nothing."""
-    batch = _next_batch(state, data)
-    found = blame(state, batch, faint=0.0)
+    batch = next_batch(state, data)
+    found = output_gradients(state, batch, faint=0.0)
     size = draw.norms(found.gradient)
     selection = choice(state, data, batch, size)
     ray_id = batch.samples.ray_id
@@ -65,30 +66,34 @@ def probe(state: TrainState, data: TrainData) -> Probe:
     return Probe(diagnosis, _hard_ray(batch.samples, found, size, chosen_mask(selection, len(size))))
 
 
-def _next_batch(state: TrainState, data: TrainData) -> Batch:
+def next_batch(state: TrainState, data: TrainData) -> MarchedBatch:
+    """The rays that the next step would draw, marched through the occupancy grid as it is now."""
     drawn = draw_batch(state, data)
     draws = Draws(state.seed, state.step, state.device)
-    return Batch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
+    return MarchedBatch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
 
 
-def blame(state: TrainState, batch: Batch, *, faint: float) -> Blame:
-    """Gradients of the loss in the pre-activations of every sample, by autograd through rendering and loss only."""
+def output_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> OutputGradients:
+    """Gradient of the loss with respect to each sample's pre-activations, by autograd through rendering and loss only.
+
+    Samples whose own opacity is below `faint` have none.
+    """
     first, _ = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
     objective = Objective(state, batch.rays, batch.wanted)
     found = by_autograd(objective, first, batch.samples)
     state.optimiser.clear()  # a loss may hold parameters of its own, which have a gradient now
     rendered = objective.view(first, batch.samples).rendered
-    return Blame(found.gradient, rendered.weights, found.loss.error, rendered.opacity)
+    return OutputGradients(found.gradient, rendered.weights, found.loss.error, rendered.opacity)
 
 
-def choice(state: TrainState, data: TrainData, batch: Batch, size: Tensor) -> Selection:
+def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor) -> Selection:
     """The samples of the batch that the policy of `state` would train on; `size` is G [B]."""
     mining, count = state.config.mining, len(batch.samples)
     if state.miner is not None:
         # A twin chooses, since choosing moves the miner's running average.
         twin = Miner(state.miner.config, images=len(data.rig), device=state.device)
         twin.tau.copy_(state.miner.tau)
-        own = blame(state, batch, faint=mining.faint)
+        own = output_gradients(state, batch, faint=mining.faint)
         return twin.choose(own.gradient, seed=state.seed, step=state.step)
     index = torch.arange(count, device=state.device)
     if mining.policy == "prune":
@@ -98,7 +103,7 @@ def choice(state: TrainState, data: TrainData, batch: Batch, size: Tensor) -> Se
     return Selection(index, torch.ones(len(index), device=state.device), tau, tau.new_tensor(float(count)))
 
 
-def _hard_ray(samples: Samples, found: Blame, size: Tensor, chosen: Tensor) -> RayDetail | None:
+def _hard_ray(samples: Samples, found: OutputGradients, size: Tensor, chosen: Tensor) -> RayDetail | None:
     """One ray that shows mining at work: opaque, so that it has a front, a surface and a back, and hard.
 
     Of the rays with at least 8 samples that end on something, the one at the 95th percentile of the sum of G: the very
@@ -135,7 +140,7 @@ def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Ten
         rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x[some], y[some])))
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
         samples = state.sampler.sample(rays, state.field).samples
-        size = draw.norms(blame(state, Batch(rays, samples, wanted), faint=0.0).gradient)
+        size = draw.norms(output_gradients(state, MarchedBatch(rays, samples, wanted), faint=0.0).gradient)
         # The loss is a mean over the rays of a chunk; times their number, chunks of different sizes agree.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))
     return torch.cat(parts).reshape(len(rows), len(columns)).cpu().numpy()

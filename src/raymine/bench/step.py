@@ -20,7 +20,7 @@ from raymine.engines import Engine, engine_for
 from raymine.errors import RunError, SceneError, option
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
-from raymine.experiment import TrainRequest, held_out, open_data, warm_up
+from raymine.experiment import TrainRequest, evaluation_frames, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
 from raymine.fields import HashFieldConfig
@@ -115,7 +115,7 @@ def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> li
         )
     )
     scene, device = prepared.scene, prepared.device
-    frames = held_out(scene, request.views)
+    frames = evaluation_frames(scene, request.views)
     if not frames:
         raise SceneError(f"The scene {request.scene} has no held-out views (test or val), so there is no PSNR.")
     rows = []

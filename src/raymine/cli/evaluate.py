@@ -30,7 +30,7 @@ class Evaluate:
     views: int | None = None
     """Compare this many images, spread evenly over the split, instead of all."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to evaluate."""
+    """Which checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to render."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()

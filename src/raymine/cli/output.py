@@ -59,10 +59,14 @@ def _plain(value: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; the columns named in `right` are aligned to the right. Cells are taken literally."""
+    """A plain table; the columns named in `right` are aligned to the right. Cells are taken literally.
+
+    Where the console is narrow, cells are folded, but not in the columns of `right`: those are numbers.
+    """
     made = Table(title=title or None, title_justify="left")
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in rows:
         made.add_row(*(escape(cell) for cell in row))
     return made

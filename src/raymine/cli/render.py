@@ -44,7 +44,7 @@ class Render:
     opacity: bool = False
     """Also write opacity: white is solid."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to render."""
+    """Which checkpoint to render; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to render."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()

@@ -27,7 +27,10 @@ class Runs:
         if not found:
             output.say(f"No runs in {self.root}. `raymine demo` or `raymine train SCENE` makes one.")
             return 0
-        columns = ("run", "scene", "recipe", "status", "step", "PSNR", "started (UTC)", "trained")
+        # Few runs hold views out; the others need no empty column.
+        held_out = any(summary.held_out_psnr is not None for summary in found)
+        scores = ("train\nPSNR", "test\nPSNR", *(("held-out\nPSNR",) if held_out else ()))
+        columns = ("run", "scene", "recipe", "status", "step", *scores, "started\n(UTC)", "trained")
         rows = [
             (
                 str(summary.path),
@@ -35,13 +38,15 @@ class Runs:
                 summary.recipe,
                 summary.status,
                 str(summary.step),
-                output.number(summary.psnr),
-                summary.started[:19].replace("T", " "),
-                output.duration(summary.duration),
+                output.number(summary.train_psnr),
+                output.number(summary.test_psnr),
+                *((output.number(summary.held_out_psnr),) if held_out else ()),
+                summary.started[:16].replace("T", " "),
+                output.duration(summary.elapsed),
             )
             for summary in found
         ]
-        output.results().print(output.table("", columns, rows, right=("step", "PSNR", "trained")))
+        output.results().print(output.table("", columns, rows, right=("step", *scores, "trained")))
         for summary in found:
             if summary.problem:
                 output.warn(f"{summary.path}: {summary.problem}")

@@ -31,7 +31,7 @@ class Train:
     """Stop after this many steps. The recipe's own number if neither limit is given."""
     max_seconds: float | None = None
     """Stop after this many seconds of training; loading, compiling and evaluating do not count. `ngp-large` ends sooner
-    where more steps would make held-out views worse (--steps takes any number)."""
+    where further steps would overfit the training views (--steps takes any number)."""
     seed: int = 0
     """Decides every random draw; on a CPU, or with --deterministic, the same seed gives the same model."""
     deterministic: bool = False
@@ -50,6 +50,9 @@ class Train:
     """Divide the size of every image by this."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
+    hold_out: int = 0
+    """Take this many training views out of training and look at them instead of the test views; only they select a best
+    checkpoint (`--checkpoint best` of other commands)."""
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
@@ -71,6 +74,7 @@ class Train:
             seed=self.seed,
             device=self.device,
             downscale=self.downscale,
+            hold_out=self.hold_out,
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),

@@ -55,7 +55,8 @@ class Schedule:
 class RunConfig:
     """One resolved run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
 
-    `scene` is an absolute folder or "builtin"; `device` is "cpu" or "cuda", already resolved from "auto".
+    `scene` is an absolute folder or "builtin"; `device` is "cpu" or "cuda", already resolved from "auto". `hold_out`
+    training views are not trained on.
     """
 
     scene: str
@@ -63,6 +64,7 @@ class RunConfig:
     train: TrainConfig
     downscale: int = 1
     seed: int = 0
+    hold_out: int = 0
     device: str = "cpu"
     steps: int | None = None
     max_seconds: float | None = None
@@ -73,6 +75,8 @@ class RunConfig:
             raise ConfigError(
                 f"A run needs exactly one limit; steps is {self.steps} and max_seconds is {self.max_seconds}."
             )
+        if self.hold_out < 0:
+            raise ConfigError(f"hold_out must be 0 or more views, got {self.hold_out}.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps must be at least 1, got {self.steps}.")
         if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):

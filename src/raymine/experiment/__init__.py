@@ -5,13 +5,14 @@ from .load import LoadedRun as LoadedRun
 from .load import load_run as load_run
 from .observers import EvalInfo as EvalInfo
 from .observers import Event as Event
+from .observers import LiveRun as LiveRun
 from .observers import Observer as Observer
 from .observers import Observers as Observers
 from .observers import SilentObserver as SilentObserver
 from .observers import StartInfo as StartInfo
 from .observers import StepInfo as StepInfo
 from .prepare import LoadedData as LoadedData
-from .prepare import held_out as held_out
+from .prepare import evaluation_frames as evaluation_frames
 from .prepare import open_data as open_data
 from .prepare import resolve_device as resolve_device
 from .progress import ProgressObserver as ProgressObserver

@@ -30,14 +30,17 @@ def moment_passed(budget: float, before: float, after: float) -> bool:
     return any(before < share * budget <= after for share in MOMENTS)
 
 
-def estimate(step: int, elapsed: float, marks: Sequence[tuple[int, float]], budget: float, enough: int = 0) -> int:
-    """Total steps expected by `budget` seconds, at least `step` + 1, but no more than `enough` of them where that is
-    not 0. `marks` are earlier (step, seconds), ascending.
+def estimate(
+    step: int, elapsed: float, marks: Sequence[tuple[int, float]], budget: float, max_useful_steps: int = 0
+) -> int:
+    """Total steps expected by `budget` seconds, at least `step` + 1 and at most `max_useful_steps` (0: no such limit).
+
+    `marks` are earlier (step, seconds), ascending.
 
     The speed is that of the later half of the run so far, from the last mark in the first half: steps change their
     cost as the scene is learnt, and a shorter stretch would follow every hiccup of a busy machine.
     """
-    most = enough or sys.maxsize
+    most = max_useful_steps or sys.maxsize
     since_step, since_elapsed = max((mark for mark in marks if mark[1] <= elapsed / 2), default=(0, 0.0))
     span = elapsed - since_elapsed
     if span <= 0 or step <= since_step:

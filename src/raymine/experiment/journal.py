@@ -8,11 +8,11 @@ from raymine.files import JSON
 from raymine.rundir import RunDir
 from raymine.tracking import JsonlWriter, repair
 
-from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
 from .request import RunResult
 
 
-class Journal:
+class Journal(SilentObserver):
     """Writes what the loop reports.
 
     In metric rows everything but `elapsed`, `seconds` and `samples_per_second` is a function of config and data.
@@ -52,9 +52,8 @@ class Journal:
         self._event(event.kind, event.message, event.step, event.level, event.data)
 
     def on_eval(self, info: EvalInfo) -> None:
-        self._metrics.write(
-            {"kind": "eval", "step": info.step, "psnr": info.psnr, "views": info.views, "seconds": info.seconds}
-        )
+        row: dict[str, JSON] = {"kind": "eval", "step": info.step, "split": info.split, "psnr": info.psnr}
+        self._metrics.write({**row, "views": info.views, "seconds": info.seconds})
 
     def on_end(self, result: RunResult) -> None:
         self._event("end", f"{result.status} at step {result.step}", result.step, "info", {"elapsed": result.elapsed})

@@ -53,13 +53,14 @@ def load_run(
     """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
 
     allow: packages that the run's config may name classes of; they are imported, and importing runs their code.
-    "best" falls back to the newest where no evaluation has named a best one. `RunError` for a folder that is no run, a
+    "best" is selected by views that were held out from training (`hold_out`); without any, or before they were looked
+    at, the newest is opened, and `notes` say so. `RunError` for a folder that is no run, a
     run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
     """
     run = RunDir.open(Path(run_folder))
     with allowing(allow):
         config = run.read_config()
-    found, notes = _pick(run, which)
+    found, notes = _pick(run, which, config.hold_out)
     checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
     target = resolve_device(device)
     scene = load_scene(config.scene, downscale=config.downscale)
@@ -94,11 +95,10 @@ class _NoImages:
         raise IndexError("a run opened for looking holds no images")
 
 
-def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
-    if which == "best":
-        best = checkpoint.load_best(run.checkpoints)
-        if best is not None:
-            return best, ()
+def _pick(run: RunDir, which: str, hold_out: int) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+    best = checkpoint.load_best(run.checkpoints) if which == "best" and hold_out else None
+    if best is not None:
+        return best, ()
     latest = checkpoint.load_latest(run.checkpoints)
     if latest is None:
         raise RunError(
@@ -107,5 +107,7 @@ def _pick(run: RunDir, which: str) -> tuple[checkpoint.Checkpoint, tuple[str, ..
         )
     notes = tuple(f"{problem} Using step {latest.checkpoint.step}." for problem in latest.problems)
     if which == "best":
-        notes += (f"No evaluation has named a best checkpoint; using the newest, step {latest.checkpoint.step}.",)
+        reason = "Held-out views have not been looked at yet" if hold_out else "No view was held out"
+        newest = f"using the newest, step {latest.checkpoint.step}"
+        notes += (f"{reason}, so nothing names a best checkpoint; {newest}.",)
     return latest.checkpoint, notes

@@ -1,7 +1,7 @@
-"""The training loop: steps, clock, metrics, checkpoints, recovery, and stopping in good order.
+"""One run in progress: a driven state, and with it metrics, evaluations, checkpoints, recovery and orderly stops.
 
-After every step, in this order: metrics row, evaluation, checkpoint. A checkpoint of step s therefore always comes
-after every row up to s, and a run resumed from it writes what the unbroken run would have written.
+After every burst of steps, in this order: metrics row, evaluation, checkpoint. A checkpoint of step s therefore always
+comes after every row up to s, and a run resumed from it writes what the unbroken run would have written.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import Schedule
-from raymine.contracts import StepReport
+from raymine.contracts import Renderer, StepReport
 from raymine.errors import CheckpointError, TrainingError
 from raymine.files import JSON
 from raymine.rundir import RunDir
 
-from .horizon import Replay, estimate, moment_passed, replayed
+from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .journal import Journal
 from .loopstate import LoopState, Window
-from .observers import EvalInfo, Event, Observer, Observers, StepInfo
+from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
+from .quick import QuickScore
 from .request import RunResult
 from .signals import StopSignals
 
-NON_FINITE_LIMIT = 8
 ROLLBACK_LIMIT = 3
 
 
@@ -45,35 +45,16 @@ class Trainable(Protocol):
     def restore(self, tensors: dict[str, Tensor], scalars: dict[str, JSON]) -> None: ...
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation callback answers: mean PSNR (dB) over `views` held-out views."""
-
-    psnr: float
-    views: int
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a run ends: after `steps` steps or `max_seconds` of training (exactly one); `replay` fixes the horizons.
-    enough: with `max_seconds`, steps after which it ends before its time; 0 where it does not."""
-
-    steps: int | None = None
-    max_seconds: float | None = None
-    replay: Replay | None = None
-    enough: int = 0
-
-
 def _no_op() -> None:
     return None
 
 
 @dataclass(frozen=True)
-class Job:
+class LoopSetup:
     """Everything the loop works with.
 
-    advance: at least one and at most so many training steps of `state`. fresh: a new state as it was at step 0 (for a
-    rollback with no checkpoint).
+    advance: at least one and at most so many training steps of `state`. renderer: makes a renderer of what has been
+    learnt so far. fresh: a new state as it was at step 0 (for a rollback with no checkpoint).
     meta: what every checkpoint carries (recipe, digests). synchronise: waits for the device before the clock stops.
     now: the clock, in seconds. on_checkpoint: called after each save, to refresh the manifest.
     """
@@ -81,13 +62,14 @@ class Job:
     run: RunDir
     state: Trainable
     advance: Callable[[int], Sequence[StepReport]]
+    renderer: Callable[[], Renderer]
     fresh: Callable[[], Trainable]
     schedule: Schedule
     limits: Limits
     meta: Mapping[str, JSON]
     journal: Journal
     observer: Observer
-    evaluate: Callable[[], Evaluation] | None = None
+    evaluate: Callable[[], QuickScore] | None = None
     synchronise: Callable[[], None] = _no_op
     now: Callable[[], float] = time.perf_counter
     on_checkpoint: Callable[[LoopState], None] = lambda _: None
@@ -97,104 +79,111 @@ class Job:
 class Loop:
     """One run in progress. `run` trains until the limit or a signal and leaves a checkpoint behind."""
 
-    job: Job
+    setup: LoopSetup
     loop: LoopState
     _saved_step: int | None = None
     _snapshots: dict[int, tuple[dict[str, Tensor], dict[str, JSON]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._watchers: Observer = Observers([self.job.journal, self.job.observer])
+        setup = self.setup
+        self._watchers: Observer = Observers([setup.journal, setup.observer])
+        self._driver = Driver(
+            setup.state, setup.advance, setup.limits, self.loop, setup.synchronise, setup.now, self._announce_horizon
+        )
 
     def run(self) -> RunResult:
         """Train. `TrainingError` when it stays non-finite, `ResourceError` when the disk is full."""
-        steps = checkpoint.list_steps(self.job.run.checkpoints)
+        steps = checkpoint.list_steps(self.setup.run.checkpoints)
         # The step we start from needs no second checkpoint, unless it was never saved.
-        self._saved_step = self.job.state.step if self.job.state.step in steps else None
+        self._saved_step = self.setup.state.step if self.setup.state.step in steps else None
         with StopSignals() as signals:
-            self._set_first_horizon()
+            self._driver.start()
             if self.loop.evaluation_pending:
+                # The checkpoint of this step is there already; only its mark is missing.
                 self._evaluate()
-            while not self._finished() and signals.received is None:
-                self._one_step(signals)
+                self._mark_best()
+            while not self._driver.finished and signals.received is None:
+                self._one_burst(signals)
             if signals.received is not None:
-                self._event("signal", f"{signals.name} received; stopping after step {self.job.state.step}")
+                self._event("signal", f"{signals.name} received; stopping after step {self.setup.state.step}")
             self._save()
-        status = "finished" if self._finished() else "stopped"
+        status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
         result = self._result(status == "finished", exit_code)
         self._watchers.on_end(result)
         return result
 
-    def _one_step(self, signals: StopSignals) -> None:
-        state, loop, schedule = self.job.state, self.loop, self.job.schedule
+    def _one_burst(self, signals: StopSignals) -> None:
+        state, loop, schedule, driver = self.setup.state, self.loop, self.setup.schedule, self._driver
         self._keep_snapshot()
-        started = self.job.now()
-        reports = self.job.advance(self._most_steps())
-        before, loop.elapsed = loop.elapsed, loop.elapsed + (self.job.now() - started)
-        for report in reports:
-            if self._count(report):
-                break
-        lost = sum(report.lost for report in reports)
+        burst = driver.burst(self._steps_to_next_period())
+        self._count(burst)
+        self._show()
+        driver.update_horizon(burst.before)
+        finished = driver.finished
+        if state.step % schedule.metrics == 0 or finished:
+            self._write_row()
+        evaluate = self.setup.evaluate is not None and (
+            finished or schedule.evaluate.due(state.step, burst.before, loop.elapsed)
+        )
+        checkpoint_due = schedule.checkpoint.due(state.step, burst.before, loop.elapsed) and loop.streak == 0
+        if evaluate or checkpoint_due or finished:
+            driver.wait()
+            if driver.finished and not finished:
+                # The wait took the clock past the limit.
+                finished = evaluate = True
+                self._write_row()
+        if evaluate and signals.received is not None and not finished:
+            # A signal asks for haste: the evaluation waits for the resumed run, which then writes the same row.
+            loop.evaluation_pending, evaluate = True, False
+        if evaluate:
+            self._evaluate()
+        # What was evaluated is saved, whatever was found: the figures of a run are those of a checkpoint.
+        if checkpoint_due or evaluate:
+            self._save()
+
+    def _steps_to_next_period(self) -> int:
+        """Steps until something that happens every so many steps is due."""
+        step, schedule = self.setup.state.step, self.setup.schedule
+        periods = (schedule.metrics, schedule.evaluate.steps, schedule.checkpoint.steps)
+        return min(period - step % period for period in periods if period)
+
+    def _count(self, burst: Burst) -> None:
+        """Take the reports of a burst in, and roll back where steps stay non-finite."""
+        for report in burst.counted:
+            self.loop.window.add(report)
+        for step in burst.first_bad:
+            self._event("non-finite", f"step {step} was not finite; the parameters are untouched", level="warning")
+        if burst.diverged:
+            self._roll_back()
+        lost = sum(report.lost for report in burst.reports)
         if lost:
             message = f"{lost} rays found no room for their samples and were left out; there is more room now"
             self._event("lost-rays", message, level="warning")
-        self._update_horizon(before)
-        finished = self._finished()
-        if state.step % schedule.metrics == 0 or finished:
-            self._write_row()
-        evaluate = self.job.evaluate is not None and (
-            finished or schedule.evaluate.due(state.step, before, loop.elapsed)
-        )
-        checkpoint_due = schedule.checkpoint.due(state.step, before, loop.elapsed) and loop.streak == 0
-        if evaluate or checkpoint_due or finished:
-            self._synchronise()
-        improved = False
-        if evaluate:
-            # A signal asks for haste: the evaluation waits for the resumed run, which then writes the same row.
-            if signals.received is not None and not finished:
-                loop.evaluation_pending = True
-            else:
-                improved = self._evaluate()
-        if checkpoint_due or improved:
-            self._save()
 
-    def _most_steps(self) -> int:
-        """Steps until something may be due that is due by the step."""
-        step, schedule, limits = self.job.state.step, self.job.schedule, self.job.limits
-        periods = (schedule.metrics, schedule.evaluate.steps, schedule.checkpoint.steps)
-        most = [period - step % period for period in periods if period]
-        if limits.steps is not None:
-            most.append(limits.steps - step)
-        elif limits.enough:
-            most.append(limits.enough - step)
-        if limits.replay is not None:
-            record = limits.replay
-            moments = (record.final_step, *(at for at, _ in (*record.horizons, *record.rollbacks)))
-            most += [at - step for at in moments if at > step]
-        return max(1, min(most))
+    def _show(self) -> None:
+        """Hand the run to its observers, outside the training clock."""
+        made = False
 
-    def _count(self, report: StepReport) -> bool:
-        """Take a report in; whether it led to a rollback, which makes nonsense of those that follow it."""
-        loop = self.loop
-        loop.window.add(report)
-        if report.finite:
-            loop.streak = 0
-            return False
-        loop.streak += 1
-        if loop.streak == 1:
-            message = f"step {report.step + 1} was not finite; the parameters are untouched"
-            self._event("non-finite", message, level="warning")
-        if loop.streak < NON_FINITE_LIMIT:
-            return False
-        self._roll_back()
-        return True
+        def renderer() -> Renderer:
+            nonlocal made
+            if not made:
+                # The device may still be training; only what comes after that is the observer's.
+                self._driver.wait()
+            made = True
+            return self.setup.renderer()
+
+        self._watchers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
+        if made:
+            # What the observer has asked of the device ends before the clock goes on.
+            self.setup.synchronise()
 
     def _roll_back(self) -> None:
         """Take parameters from the last sound checkpoint and go on from the present step.
 
         The step counter is not taken back: draws are a function of the step, so going back would draw the same again.
         """
-        state, loop = self.job.state, self.loop
+        state, loop = self.setup.state, self.loop
         if len(loop.rollbacks) >= ROLLBACK_LIMIT:
             raise TrainingError(
                 f"Training stays non-finite: {NON_FINITE_LIMIT} steps in a row at step {state.step}, after "
@@ -216,22 +205,22 @@ class Loop:
 
     def _sound_state(self) -> tuple[int, dict[str, Tensor], dict[str, JSON]]:
         """Where to roll back to: what a replay prescribes, else the newest whole checkpoint, else the initial state."""
-        replay = self.job.limits.replay
+        replay = self.setup.limits.replay
         if replay is not None:
-            prescribed = dict(replay.rollbacks).get(self.job.state.step)
+            prescribed = dict(replay.rollbacks).get(self.setup.state.step)
             if prescribed in self._snapshots:
                 return prescribed, *self._snapshots[prescribed]
         else:
-            for step in reversed(checkpoint.list_steps(self.job.run.checkpoints)):
+            for step in reversed(checkpoint.list_steps(self.setup.run.checkpoints)):
                 found = self._load_sound(step)
                 if found is not None:
                     return step, found.tensors, found.scalars
-        fresh = self.job.fresh()
+        fresh = self.setup.fresh()
         return 0, fresh.tensors(), fresh.scalars()
 
     def _load_sound(self, step: int) -> checkpoint.Checkpoint | None:
         try:
-            found = checkpoint.load(checkpoint.path_of(self.job.run.checkpoints, step))
+            found = checkpoint.load(checkpoint.path_of(self.setup.run.checkpoints, step))
         except CheckpointError as error:
             self._event("damaged-checkpoint", error.message, level="warning")
             return None
@@ -239,62 +228,16 @@ class Loop:
         return found if LoopState.from_json(found.meta["loop"]).streak == 0 else None
 
     def _keep_snapshot(self) -> None:
-        replay, state = self.job.limits.replay, self.job.state
+        replay, state = self.setup.limits.replay, self.setup.state
         if replay is not None and any(state.step == back_to for _, back_to in replay.rollbacks):
             tensors = {name: value.detach().clone() for name, value in state.tensors().items()}
             self._snapshots[state.step] = (tensors, dict(state.scalars()))
 
-    def _set_first_horizon(self) -> None:
-        limits, loop = self.job.limits, self.loop
-        if limits.replay is not None:
-            self._follow_replay()
-        elif limits.steps is not None:
-            self._set_horizon(limits.steps)
-        elif limits.max_seconds is not None and loop.budget not in (None, limits.max_seconds) and loop.elapsed > 0:
-            # A budget changed on resume: the speed so far is the best guess for the new one.
-            self._set_horizon(self._estimate(limits.max_seconds))
-        loop.budget = limits.max_seconds
-
-    def _update_horizon(self, before: float) -> None:
-        limits, state, loop = self.job.limits, self.job.state, self.loop
-        if limits.replay is not None:
-            self._follow_replay()
-        elif limits.max_seconds is not None and not self._finished():
-            moment = moment_passed(limits.max_seconds, before, loop.elapsed)
-            if moment or state.step >= state.horizon:
-                self._set_horizon(self._estimate(limits.max_seconds))
-            if moment:
-                loop.marks.append((state.step, loop.elapsed))
-
-    def _estimate(self, budget: float) -> int:
-        loop = self.loop
-        return estimate(self.job.state.step, loop.elapsed, loop.marks, budget, self.job.limits.enough)
-
-    def _follow_replay(self) -> None:
-        assert self.job.limits.replay is not None
-        horizon = replayed(self.job.limits.replay.horizons, self.job.state.step)
-        if horizon is not None:
-            self._set_horizon(horizon)
-
-    def _set_horizon(self, horizon: int) -> None:
-        state, loop = self.job.state, self.loop
-        recorded = loop.horizons[-1][1] if loop.horizons else None
-        if horizon != state.horizon or horizon != recorded:
-            state.horizon = horizon
-            loop.horizons.append((state.step, horizon))
-            self._event("horizon", f"schedule laid out for {horizon} steps", data={"horizon": horizon})
-
-    def _finished(self) -> bool:
-        limits = self.job.limits
-        if limits.replay is not None:
-            return self.job.state.step >= limits.replay.final_step
-        if limits.steps is not None:
-            return self.job.state.step >= limits.steps
-        enough = 0 < limits.enough <= self.job.state.step
-        return enough or self.loop.elapsed >= (limits.max_seconds or 0.0)
+    def _announce_horizon(self, horizon: int) -> None:
+        self._event("horizon", f"schedule laid out for {horizon} steps", data={"horizon": horizon})
 
     def _write_row(self) -> None:
-        loop, window, state = self.loop, self.loop.window, self.job.state
+        loop, window, state = self.loop, self.loop.window, self.setup.state
         if window.empty:
             return
         loop.last_loss, loop.last_psnr = window.mean_loss, window.psnr
@@ -317,51 +260,61 @@ class Loop:
         loop.window_from = loop.elapsed
         self._watchers.on_step(info)
 
-    def _evaluate(self) -> bool:
-        """Run the callback outside the training clock; whether it is the best so far."""
-        self.loop.evaluation_pending = False
-        if self.job.evaluate is None:
-            return False
-        started = self.job.now()
-        found = self.job.evaluate()
+    def _evaluate(self) -> None:
+        """Look at some views, outside the training clock. Held-out views may select the present step as the best."""
+        setup, loop, step = self.setup, self.loop, self.setup.state.step
+        loop.evaluation_pending = False
+        if setup.evaluate is None:
+            return
+        started = setup.now()
+        found = setup.evaluate()
         # NaN (every pixel masked) is no score; as the first best it could never be beaten.
-        best = not math.isnan(found.psnr) and (self.loop.best is None or found.psnr > self.loop.best[1])
-        if best:
-            self.loop.best = (self.job.state.step, found.psnr)
-        self._watchers.on_eval(EvalInfo(self.job.state.step, found.psnr, found.views, self.job.now() - started, best))
-        return best
+        look = None if math.isnan(found.psnr) else (step, found.psnr)
+        best = False
+        if found.split == "test":
+            loop.test = look
+        else:
+            loop.held_out = look
+            best = look is not None and (loop.best is None or look[1] > loop.best[1])
+            loop.best = look if best else loop.best
+        seconds = setup.now() - started
+        self._watchers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
 
     def _save(self) -> None:
         """Checkpoint the present step, once."""
-        state, loop, folder = self.job.state, self.loop, self.job.run.checkpoints
+        state, loop, folder = self.setup.state, self.loop, self.setup.run.checkpoints
         if self._saved_step == state.step:
             return
-        self.job.journal.sync()
-        meta = {**self.job.meta, "loop": loop.to_json()}
-        checkpoint.save(folder, state.step, state.tensors(), state.scalars(), meta, keep=self.job.schedule.keep)
-        if loop.best is not None and loop.best[0] == state.step:
-            checkpoint.mark_best(folder, checkpoint.Best(state.step, "psnr", loop.best[1]))
+        self.setup.journal.sync()
+        meta = {**self.setup.meta, "loop": loop.to_json()}
+        checkpoint.save(folder, state.step, state.tensors(), state.scalars(), meta, keep=self.setup.schedule.keep)
+        self._mark_best()
         self._saved_step = state.step
-        self.job.on_checkpoint(loop)
+        self.setup.on_checkpoint(loop)
         self._event("checkpoint", f"step {state.step} saved")
 
-    def _synchronise(self) -> None:
-        started = self.job.now()
-        self.job.synchronise()
-        self.loop.elapsed += self.job.now() - started
+    def _mark_best(self) -> None:
+        """Name the checkpoint of the present step the best one, if it is."""
+        best = self.loop.best_marker()
+        if best is not None and best.step == self.setup.state.step:
+            checkpoint.mark_best(self.setup.run.checkpoints, best)
 
     def _event(self, kind: str, message: str, *, level: str = "info", data: dict[str, JSON] | None = None) -> None:
-        self._watchers.on_event(Event(kind, message, self.job.state.step, level, data or {}))
+        self._watchers.on_event(Event(kind, message, self.setup.state.step, level, data or {}))
 
     def _result(self, finished: bool, exit_code: int) -> RunResult:
-        loop = self.loop
+        step, loop = self.setup.state.step, self.loop
+        scores = loop.scores(step)
         return RunResult(
-            run=self.job.run.path,
+            run=self.setup.run.path,
             status="finished" if finished else "stopped",
             exit_code=exit_code,
-            step=self.job.state.step,
+            step=step,
             elapsed=loop.elapsed,
             loss=loop.last_loss,
-            psnr=loop.last_psnr,
-            best_psnr=loop.best[1] if loop.best else None,
+            train_psnr=scores.train_psnr,
+            test_psnr=scores.test_psnr,
+            held_out_psnr=scores.held_out_psnr,
+            best_step=scores.best_step,
+            best_held_out_psnr=scores.best_held_out_psnr,
         )

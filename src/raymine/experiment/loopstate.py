@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from raymine.checkpoint import Best
 from raymine.config import from_json, to_json
 from raymine.contracts import StepReport
 from raymine.files import JSON
+
+from .drive import DriveState
 
 
 @dataclass
@@ -57,28 +60,53 @@ class Window:
         return round(total / self.steps) if self.steps else 0
 
 
-@dataclass
-class LoopState:
-    """Clock, horizons, recoveries and the running averages of a loop.
+@dataclass(frozen=True)
+class Scores:
+    """PSNR (dB) of a run, under the names that results, manifests and the index of runs share.
 
-    elapsed: training seconds. marks: (step, elapsed) at moments of the budget, to measure speed from. streak:
-    non-finite steps in a row. rollbacks: (at step, back to step). best: (step, dB). budget: the max_seconds that the
-    horizon was laid out for. evaluation_pending: a signal came before an evaluation that was due.
-    window_from: `elapsed` when the window began.
+    train_psnr: over the training rays of the last metrics row. test_psnr, held_out_psnr: a quick look at the model of
+    the last step; None where there was none at that step. best_step, best_held_out_psnr: of the best checkpoint.
     """
 
-    elapsed: float = 0.0
-    horizons: list[tuple[int, int]] = field(default_factory=list)
-    marks: list[tuple[int, float]] = field(default_factory=list)
-    budget: float | None = None
-    streak: int = 0
+    train_psnr: float | None
+    test_psnr: float | None
+    held_out_psnr: float | None
+    best_step: int | None
+    best_held_out_psnr: float | None
+
+
+def _at(look: tuple[int, float] | None, step: int) -> float | None:
+    """The PSNR of a look at the model of `step`."""
+    return look[1] if look is not None and look[0] == step else None
+
+
+@dataclass
+class LoopState(DriveState):
+    """What the driver carries, and the recoveries, evaluations and running averages of a loop.
+
+    rollbacks: (at step, back to step). test, held_out: (step, dB) of the latest quick look at test views and at views
+    held out from training. best: (step, dB) of the best look at held-out views. evaluation_pending: a signal came
+    before an evaluation that was due. window_from: `elapsed` when the window began.
+    """
+
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
+    test: tuple[int, float] | None = None
+    held_out: tuple[int, float] | None = None
     best: tuple[int, float] | None = None
     evaluation_pending: bool = False
     last_loss: float | None = None
     last_psnr: float | None = None
     window: Window = field(default_factory=Window)
     window_from: float = 0.0
+
+    def scores(self, step: int) -> Scores:
+        """The figures of the model of `step`, the present one."""
+        best_step, best = self.best or (None, None)
+        return Scores(self.last_psnr, _at(self.test, step), _at(self.held_out, step), best_step, best)
+
+    def best_marker(self) -> Best | None:
+        """What marks the best checkpoint; None where nothing has selected one."""
+        return None if self.best is None else Best(self.best[0], "held_out_psnr", self.best[1])
 
     def to_json(self) -> JSON:
         return to_json(self)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from raymine.contracts import Renderer
 from raymine.files import JSON
 
+from .quick import LookSplit
 from .request import RunResult
 
 
@@ -16,7 +18,7 @@ from .request import RunResult
 class StartInfo:
     """A run about to train, from `step` and `elapsed` seconds on; either `steps` or `max_seconds` is set.
 
-    `enough`: steps after which a run of `max_seconds` ends before its time; 0 where it does not.
+    `max_useful_steps`: a run of `max_seconds` ends after this many steps if they come first; 0: no such number.
     `notes` are sentences for the user: what was decided about the scene; `warnings` its survivable problems.
     """
 
@@ -28,14 +30,14 @@ class StartInfo:
     elapsed: float
     steps: int | None
     max_seconds: float | None
-    enough: int = 0
+    max_useful_steps: int = 0
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def last_step(self) -> int:
         """The step that the run ends at unless its time ends first; 0 where only time ends it."""
-        return self.enough if self.steps is None else self.steps
+        return self.max_useful_steps if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,17 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class EvalInfo:
-    """A quick evaluation: mean PSNR (dB) over `views` held-out views; `best` when it is the best of the run so far."""
+    """A quick evaluation: mean PSNR (dB) over `views` views of `split`.
+
+    `best`: it is the best so far. Only views held out from training can say so; a look at test views never is.
+    """
 
     step: int
     psnr: float
     views: int
     seconds: float
-    best: bool
+    split: LookSplit = "test"
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,10 +89,29 @@ class Event:
     data: dict[str, JSON] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LiveRun:
+    """A run between two bursts of steps: steps taken and training seconds so far.
+
+    renderer: makes a renderer of what has been learnt so far. It costs nothing unless it is called. Call it in
+    `on_burst` and use what it makes before returning: training goes on to change what is shown.
+    """
+
+    step: int
+    elapsed: float
+    renderer: Callable[[], Renderer]
+
+
 class Observer(Protocol):
-    """Receives what happens to a run, on the training thread: be quick. `on_step` comes every few steps only."""
+    """Receives what happens to a run, on the training thread: be quick.
+
+    `on_step` comes every few steps only. `on_burst` comes whenever the engine has advanced, by one step or by many. The
+    training clock stands still in all of them.
+    """
 
     def on_start(self, info: StartInfo) -> None: ...
+
+    def on_burst(self, live: LiveRun) -> None: ...
 
     def on_step(self, info: StepInfo) -> None: ...
 
@@ -101,6 +126,9 @@ class SilentObserver:
     """Watches and says nothing; also the base for observers that care about one thing only."""
 
     def on_start(self, info: StartInfo) -> None:
+        return None
+
+    def on_burst(self, live: LiveRun) -> None:
         return None
 
     def on_step(self, info: StepInfo) -> None:
@@ -125,6 +153,10 @@ class Observers:
     def on_start(self, info: StartInfo) -> None:
         for member in self._members:
             member.on_start(info)
+
+    def on_burst(self, live: LiveRun) -> None:
+        for member in self._members:
+            member.on_burst(live)
 
     def on_step(self, info: StepInfo) -> None:
         for member in self._members:

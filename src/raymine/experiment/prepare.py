@@ -102,6 +102,11 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
             f"{option('amp', train.amp)}: {problem}.",
             hint=f"Use {option('amp', 'auto')}, or another type or device.",
         )
+    trained, held_out = split_training(scene, request.hold_out)
+    if held_out:
+        share = f"{len(held_out)} of {len(trained) + len(held_out)} training views"
+        told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
+        scene = replace(scene, decisions=(*scene.decisions, told))
     steps, max_seconds = _limits(request, train, stored)
     config = RunConfig(
         scene=scene_name(request.scene),
@@ -109,6 +114,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         train=train,
         downscale=request.downscale,
         seed=request.seed,
+        hold_out=request.hold_out,
         device=device.type,
         steps=steps,
         max_seconds=max_seconds,
@@ -141,11 +147,29 @@ def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progres
     return LoadedData(TrainData(rig, bank, scene.bounds, scene.background), bank)
 
 
-def held_out(scene: Scene, count: int | None = None) -> tuple[int, ...]:
+def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     """Frames to evaluate on: the test split, else the validation split; `count` of them, evenly spread (None: all)."""
     frames = scene.of_split("test") or scene.of_split("val")
-    if count is None or count >= len(frames):
-        return frames
+    return frames if count is None or count >= len(frames) else _spread(frames, count)
+
+
+def split_training(scene: Scene, hold_out: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Frames to train on, and frames of the training split that are held out: `hold_out` of them, evenly spread.
+
+    A function of the scene alone. `ConfigError` where nothing would be left to train on.
+    """
+    frames = scene.of_split("train")
+    if hold_out and hold_out >= len(frames):
+        raise ConfigError(
+            f"--hold-out {hold_out} leaves nothing to train on: the scene has {len(frames)} training views.",
+            hint=f"Hold out at most {max(0, len(frames) - 1)}.",
+        )
+    held_out = _spread(frames, hold_out)
+    return tuple(frame for frame in frames if frame not in held_out), held_out
+
+
+def _spread(frames: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """`count` of the frames, evenly spread; `count` is at most their number."""
     return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 

@@ -9,7 +9,7 @@ from rich.progress import TimeElapsedColumn
 
 from raymine.progress_bar import ProgressBar, text_column
 
-from .observers import EvalInfo, Event, StartInfo, StepInfo
+from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
 from .prepare import KERNELS
 from .request import RunResult
 
@@ -18,7 +18,7 @@ Mode = Literal["auto", "live", "plain", "quiet"]
 _PLAIN_PERIOD = 10.0
 
 
-class ProgressObserver:
+class ProgressObserver(SilentObserver):
     """Shows training on stderr: PSNR, samples/s, b/B (trained / marched samples), step, time left.
 
     mode: "auto" is a live bar on a terminal and plain lines elsewhere. Use `loading` as the `progress` of `train`.
@@ -30,7 +30,7 @@ class ProgressObserver:
         self._bar = ProgressBar(self._console, text_column(), TimeElapsedColumn())
         self._start: StartInfo | None = None
         self._next_line = 0.0
-        self._held_out = ""
+        self._look = ""
 
     def loading(self, what: str, done: int, total: int) -> None:
         """Images being decoded: a bar in a terminal, one line at the end elsewhere. Kernels: a line when they begin."""
@@ -47,7 +47,8 @@ class ProgressObserver:
     def on_start(self, info: StartInfo) -> None:
         self._start = info
         limit = f"{info.steps} steps" if info.steps is not None else f"{info.max_seconds:g} s"
-        limit += f" or {info.enough} steps, which are enough," if info.enough else ""
+        if info.max_useful_steps:
+            limit += f", or {info.max_useful_steps} steps if they come first (more would overfit),"
         if self._mode == "quiet":
             return
         since = f" from step {info.step}" if info.step else ""
@@ -68,15 +69,22 @@ class ProgressObserver:
             self._line(f"{event.level}: {event.message}")
 
     def on_eval(self, info: EvalInfo) -> None:
-        self._held_out = f"held-out {info.psnr:.2f} dB"
+        self._look = f"{info.split} {info.psnr:.2f} dB"
         if self._mode == "plain":
-            self._line(f"step {info.step}  {self._held_out} over {info.views} views")
+            best = ", best so far" if info.best else ""
+            self._line(f"step {info.step}  {self._look} over {info.views} views{best}")
 
     def on_end(self, result: RunResult) -> None:
         self._bar.close()
         if self._mode != "quiet":
-            score = f", held-out {result.best_psnr:.2f} dB" if result.best_psnr is not None else ""
-            self._line(f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s{score}")
+            told = [f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s"]
+            if result.test_psnr is not None:
+                told.append(f"test {result.test_psnr:.2f} dB")
+            if result.held_out_psnr is not None:
+                told.append(f"held-out {result.held_out_psnr:.2f} dB")
+            if result.best_held_out_psnr is not None and result.best_step != result.step:
+                told.append(f"best held-out {result.best_held_out_psnr:.2f} dB at step {result.best_step}")
+            self._line(", ".join(told))
 
     def close(self) -> None:
         """Take the bar off the screen; needed when training ends with an error."""
@@ -92,7 +100,7 @@ class ProgressObserver:
             f"b/B {share:.2f}",
             f"{_clock(self._seconds_left(info))} left",
         ]
-        return "  ".join(parts + ([self._held_out] if self._held_out and self._mode == "live" else []))
+        return "  ".join(parts + ([self._look] if self._look and self._mode == "live" else []))
 
     def _seconds_left(self, info: StepInfo) -> float | None:
         start = self._start

@@ -1,8 +1,10 @@
-"""A quick look at held-out views during training: a few thousand pixels of each instead of all of them."""
+"""A quick look at some views during training: a few thousand pixels of each instead of all of them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -11,6 +13,19 @@ from raymine.step import TrainData
 
 # Rays of one quick evaluation over all of its views: about a second on two cores, whatever the size of the images.
 QUICK_RAYS = 1 << 15
+
+LookSplit = Literal["test", "held-out"]
+"""Which views a quick look goes to: those of the test split (or else the validation split), which never select
+anything, or views that were held out from the training split, which may."""
+
+
+@dataclass(frozen=True)
+class QuickScore:
+    """What a quick look found: mean PSNR (dB) over `views` views of `split`; NaN where every pixel is masked."""
+
+    psnr: float
+    views: int
+    split: LookSplit
 
 
 def quick_psnr(renderer: Renderer, views: TrainData, background: tuple[float, float, float]) -> float:

@@ -20,11 +20,12 @@ class Record:
         self._command = command
         self._manifest = run.read_manifest()
 
-    def begin(self, step: int, environment: Environment) -> None:
+    def begin(self, step: int, loop: LoopState, environment: Environment) -> None:
         """This process starts to train from `step`."""
         attempt = Attempt(self._command, os.getpid(), step, now(), environment)
         attempts = (*self._manifest.attempts, attempt)
-        self._write(replace(self._manifest, status="running", ended=None, error=None, step=step, attempts=attempts))
+        resumed = self._with_progress(step, loop)
+        self._write(replace(resumed, status="running", ended=None, error=None, attempts=attempts))
 
     def update(self, step: int, loop: LoopState) -> None:
         """The run has come as far as `step`."""
@@ -44,12 +45,16 @@ class Record:
             return
 
     def _with_progress(self, step: int, loop: LoopState) -> Manifest:
+        scores = loop.scores(step)
         return replace(
             self._manifest,
             step=step,
             elapsed=loop.elapsed,
-            psnr=loop.last_psnr,
-            best_psnr=loop.best[1] if loop.best else None,
+            train_psnr=scores.train_psnr,
+            test_psnr=scores.test_psnr,
+            held_out_psnr=scores.held_out_psnr,
+            best_step=scores.best_step,
+            best_held_out_psnr=scores.best_held_out_psnr,
             horizons=tuple(loop.horizons),
             rollbacks=tuple(loop.rollbacks),
         )

@@ -26,6 +26,8 @@ class TrainRequest:
     steps / max_seconds: at most one of them; neither takes the recipe's own number of steps. max_seconds counts
     training only. overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     replay: step counts and learning-rate horizons recorded by another run, to repeat a time-limited run exactly.
+    hold_out: so many training views, evenly spread, are not trained on. Quick evaluations then go to these instead of
+    the test views, and only these select a best checkpoint.
     evaluate_views: test views sampled by each quick evaluation (0 turns it off). command: recorded in the manifest.
     allow: packages whose classes a stored config or an override may name; they are imported.
     """
@@ -39,6 +41,7 @@ class TrainRequest:
     seed: int = 0
     device: str = "auto"
     downscale: int = 1
+    hold_out: int = 0
     overrides: Mapping[str, JSON] = field(default_factory=dict)
     evaluate_views: int = 8
     replay: Replay | None = None
@@ -61,6 +64,8 @@ class TrainRequest:
             raise ConfigError(f"{option('downscale')} must be a whole number from 1 up, got {self.downscale}.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
+        if self.hold_out < 0:
+            raise ConfigError(f"{option('hold_out')} must be 0 or more views, got {self.hold_out}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
 
@@ -74,7 +79,9 @@ class TrainRequest:
 class RunResult:
     """How a run ended. `exit_code` is 0, or 128 + the signal that stopped it; `elapsed` counts training seconds only.
 
-    `loss` and `psnr` (dB) are the last recorded training values, `best_psnr` the best quick evaluation, if any.
+    `loss` and `train_psnr` (dB) are the last recorded training values. `test_psnr` and `held_out_psnr` are quick
+    evaluations of the model that was written, at `step`: on test views, or on views held out from training; None where
+    there was none. `best_step` and `best_held_out_psnr` name the best checkpoint; only held-out views select one.
     """
 
     run: Path
@@ -83,5 +90,8 @@ class RunResult:
     step: int
     elapsed: float
     loss: float | None
-    psnr: float | None
-    best_psnr: float | None
+    train_psnr: float | None = None
+    test_psnr: float | None = None
+    held_out_psnr: float | None = None
+    best_step: int | None = None
+    best_held_out_psnr: float | None = None

@@ -19,13 +19,14 @@ from raymine.rundir.folder import slug
 from raymine.rundir.manifest import now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
+from .drive import Limits
 from .journal import Journal
-from .loop import Evaluation, Job, Limits, Loop
+from .loop import Loop, LoopSetup
 from .loopstate import LoopState
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
-from .prepare import KERNELS, LoadProgress, Prepared, held_out, open_data, prepare
-from .quick import quick_psnr
+from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
+from .quick import LookSplit, QuickScore, quick_psnr
 from .record import Record
 from .request import RunResult, TrainRequest
 
@@ -84,7 +85,7 @@ class _Work:
     image_digest: str
     state: TrainState
     engine: Engine
-    evaluate: Callable[[], Evaluation] | None
+    evaluate: Callable[[], QuickScore] | None
 
 
 def _make_ready(
@@ -93,24 +94,30 @@ def _make_ready(
     config, scene, device = prepared.config, prepared.scene, prepared.device
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
-        loaded = stack.enter_context(open_data(scene, scene.of_split("train"), device, progress))
+        trained, held_out = split_training(scene, config.hold_out)
+        loaded = stack.enter_context(open_data(scene, trained, device, progress))
         state = create_state(config.train, loaded.train, seed=config.seed, device=device)
-        frames = held_out(scene, config.schedule.evaluate_views)
+        frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
         views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
         if progress is not None:
             progress(KERNELS, 0, 1)
         warmup(config.train, loaded.train, device)
         engine = engine_for(state, loaded.train)
-    evaluate = None if views is None else _evaluator(scene, views, engine)
+    evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate)
 
 
-def _evaluator(scene: Scene, views: TrainData, engine: Engine) -> Callable[[], Evaluation]:
-    """A quick look at a few held-out views."""
+def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: int) -> tuple[int, ...]:
+    """Every view that is held out, or else `evaluate_views` of the test views; none where that is 0."""
+    return held_out if held_out and evaluate_views else evaluation_frames(scene, evaluate_views)
 
-    def evaluate() -> Evaluation:
+
+def _evaluator(scene: Scene, views: TrainData, split: LookSplit, engine: Engine) -> Callable[[], QuickScore]:
+    """A quick look at these views, which are of `split`."""
+
+    def evaluate() -> QuickScore:
         background = scene.background or (0.0, 0.0, 0.0)
-        return Evaluation(quick_psnr(engine.renderer(), views, background), len(views.rig))
+        return QuickScore(quick_psnr(engine.renderer(), views, background), len(views.rig), split)
 
     return evaluate
 
@@ -176,8 +183,7 @@ def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
     checkpoint.require(found, {"recipe": recipe, "config": run.read_digests()})
     state.restore(found.tensors, found.scalars)
     loop = LoopState.from_json(found.meta["loop"])
-    best = None if loop.best is None else checkpoint.Best(loop.best[0], "psnr", loop.best[1])
-    checkpoint.rewind(run.checkpoints, found.step, best)
+    checkpoint.rewind(run.checkpoints, found.step, loop.best_marker())
     events = [Event("damaged-checkpoint", problem, found.step, "warning") for problem in latest.problems]
     if latest.problems:
         events.append(Event("fallback", f"using the checkpoint of step {found.step} instead", found.step, "warning"))
@@ -194,11 +200,12 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
-        record.begin(state.step, describe_environment(device))
-        job = Job(
+        record.begin(state.step, restored.loop, describe_environment(device))
+        setup = LoopSetup(
             run=run,
             state=state,
             advance=work.engine.advance,
+            renderer=work.engine.renderer,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
             limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),
@@ -214,7 +221,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
         for event in (*restored.events, *_repair_events(journal, state.step)):
             watchers.on_event(event)
         with memory_errors(device):
-            result = Loop(job, restored.loop).run()
+            result = Loop(setup, restored.loop).run()
         record.end(result.status, result.step, restored.loop)
         return result
     except BaseException as error:
@@ -252,7 +259,7 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartIn
         elapsed=loop.elapsed,
         steps=config.steps,
         max_seconds=config.max_seconds,
-        enough=0 if config.max_seconds is None else config.train.max_useful_steps,
+        max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=(*scene.decisions, *notes),
         warnings=scene.warnings,
     )

@@ -78,7 +78,7 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
         loss=(ColourLoss("l2"),),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
-        # Held-out views of such a scene have their best after 25,000 to 60,000 steps (docs/LOG.md).
+        # Test views of such a scene have their highest PSNR after 25,000 to 60,000 steps (docs/LOG.md).
         max_useful_steps=40_000 if large and not unbounded else 0,
     )
 

@@ -12,7 +12,7 @@ from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
 
 from .lock import RunLock, is_lock_file, require_free
-from .manifest import Manifest
+from .manifest import Manifest, upgraded
 
 CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
 
@@ -101,7 +101,7 @@ class RunDir:
     def read_manifest(self) -> Manifest:
         """The stored manifest; `RunError` when it is damaged."""
         try:
-            return from_json(Manifest, _read_json(self.path / MANIFEST))
+            return from_json(Manifest, upgraded(_read_json(self.path / MANIFEST)))
         except ConfigError as error:
             raise RunError(f"{self.path / MANIFEST} is damaged: {error.message}") from error
 

@@ -18,9 +18,9 @@ IndexStatus = Literal["running", "finished", "stopped", "failed", "crashed", "un
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of `raymine runs`. `psnr` is the best quick evaluation (dB), else the last training value.
+    """One line of `raymine runs`. PSNR and the best step are those of the manifest.
 
-    `duration` is in training seconds; for a running or crashed run `step` is that of its newest checkpoint.
+    `elapsed` is in training seconds; for a running or crashed run `step` is that of its newest checkpoint.
     """
 
     name: str
@@ -29,9 +29,13 @@ class RunSummary:
     recipe: str
     step: int
     status: IndexStatus
-    psnr: float | None
-    started: str
-    duration: float
+    started: str = ""
+    elapsed: float = 0.0
+    train_psnr: float | None = None
+    test_psnr: float | None = None
+    held_out_psnr: float | None = None
+    best_step: int | None = None
+    best_held_out_psnr: float | None = None
     problem: str = ""
 
 
@@ -61,24 +65,26 @@ def summarise(path: Path) -> RunSummary:
     try:
         manifest = run.read_manifest()
     except RunError as error:
-        return RunSummary(path.name, path, "", "", 0, "unreadable", None, "", 0.0, error.message)
+        return RunSummary(path.name, path, "", "", 0, "unreadable", problem=error.message)
     status: IndexStatus = manifest.status
     step = manifest.step
     if status == "running":
         # Only the lock knows: a killed process leaves "running" behind but no lock.
         status = "running" if is_locked(path / LOCK) else "crashed"
         step = max([step, *checkpoint.list_steps(run.checkpoints)])
-    psnr = manifest.best_psnr if manifest.best_psnr is not None else manifest.psnr
-    problem = manifest.error or ""
     return RunSummary(
-        path.name,
-        path,
-        manifest.scene,
-        manifest.recipe,
-        step,
-        status,
-        psnr,
-        manifest.started,
-        manifest.elapsed,
-        problem,
+        name=path.name,
+        path=path,
+        scene=manifest.scene,
+        recipe=manifest.recipe,
+        step=step,
+        status=status,
+        started=manifest.started,
+        elapsed=manifest.elapsed,
+        train_psnr=manifest.train_psnr,
+        test_psnr=manifest.test_psnr,
+        held_out_psnr=manifest.held_out_psnr,
+        best_step=manifest.best_step,
+        best_held_out_psnr=manifest.best_held_out_psnr,
+        problem=manifest.error or "",
     )

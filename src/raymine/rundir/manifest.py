@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from raymine._version import __version__
+from raymine.files import JSON
 
 Status = Literal["running", "finished", "stopped", "failed"]
 _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors")
@@ -50,6 +51,10 @@ class Manifest:
 
     `horizons` are the learning-rate horizons as (step, total steps) in the order they were set and `rollbacks` the
     recoveries as (at step, back to step): with them and `step`, a time-limited run can be repeated exactly.
+
+    PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
+    of the model of `step`, on test views or on views held out from training; None where there was none at that step.
+    `best_step` and `best_held_out_psnr` name the best checkpoint; only held-out views select one.
     """
 
     name: str
@@ -64,12 +69,27 @@ class Manifest:
     ended: str | None = None
     step: int = 0
     elapsed: float = 0.0
-    psnr: float | None = None
-    best_psnr: float | None = None
+    train_psnr: float | None = None
+    test_psnr: float | None = None
+    held_out_psnr: float | None = None
+    best_step: int | None = None
+    best_held_out_psnr: float | None = None
     horizons: tuple[tuple[int, int], ...] = ()
     rollbacks: tuple[tuple[int, int], ...] = ()
     error: str | None = None
     attempts: tuple[Attempt, ...] = field(default=())
+
+
+def upgraded(data: JSON) -> JSON:
+    """The JSON of a manifest as this raymine reads it, from that or an older one.
+
+    `psnr` used to be the last training value. `best_psnr` was the best of several evaluations on test views, which is
+    no figure of the model that was written: it is left out.
+    """
+    if not isinstance(data, dict) or not {"psnr", "best_psnr"} & data.keys():
+        return data
+    kept = {key: value for key, value in data.items() if key not in ("psnr", "best_psnr")}
+    return {"train_psnr": data.get("psnr"), **kept}
 
 
 def now() -> str:

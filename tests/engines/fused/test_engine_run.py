@@ -160,7 +160,7 @@ def test_a_fused_run_is_resumed_and_looked_at(tmp_path: Path) -> None:
 
     whole = train(request("whole"), warmup=lambda *_: None)
     assert (whole.status, whole.step) == ("finished", steps)
-    assert (whole.best_psnr is not None) == GPU
+    assert (whole.test_psnr is not None) == GPU
     run = load_run(whole.run, device=DEVICE.type)
     assert type(run.renderer).__name__ == "FusedRenderer"
     rays = rays_for_camera(run.scene.cameras[0], run.scene.frames[0].pose, run.scene.bounds, device=DEVICE)
