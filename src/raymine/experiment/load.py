@@ -19,11 +19,15 @@ from raymine.errors import RunError, option
 from raymine.fused import renderer_for
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
+from raymine.render import activate_density
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainData, TrainState, create_state
 
 from .prepare import resolve_device
+
+# Points asked of a field at a time, so that memory stays bounded.
+_POINTS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,22 @@ class LoadedRun:
     @cached_property
     def renderer(self) -> Renderer:
         return renderer_for(self.state)
+
+    @torch.no_grad()
+    def density(self, positions: Tensor) -> Tensor:
+        """[n, 3] world positions on the run's device -> [n] density per world unit, of the field that is rendered.
+
+        It is 0 outside the box that samples may lie in.
+        """
+        bounds = self.scene.bounds
+        low, high = (positions.new_tensor(corner) for corner in (bounds.low, bounds.high))
+        reach = (high - low) * 2 ** (bounds.levels - 2)
+        inside = ((positions - (low + high) / 2).abs() <= reach).all(1).nonzero()[:, 0]
+        field = self.state.field if self.state.average is None else self.state.average.field
+        density = positions.new_zeros(len(positions))
+        for part in inside.split(_POINTS):
+            density[part] = activate_density(field.density(positions[part]))
+        return density
 
 
 def load_run(
