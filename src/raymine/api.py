@@ -83,7 +83,7 @@ def train(
     `RaymineError` where something cannot work; nothing is created then. Ctrl-C stops in good order, saves the run and
     raises `KeyboardInterrupt`: `load` opens it, and `resume=True` with its `out` goes on.
     """
-    with renamed_options(max_seconds="seconds"):
+    with renamed_options({"max_seconds": "seconds"}):
         request = TrainRequest(
             scene=scene,
             recipe=recipe,

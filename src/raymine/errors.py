@@ -113,8 +113,8 @@ def speaking_of_flags() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def renamed_options(**names: str) -> Iterator[None]:
-    """Within the block, the caller knows some options by other names: `renamed_options(max_seconds="seconds")`."""
+def renamed_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, the caller knows some options by other names: `{"max_seconds": "seconds"}`."""
     token = _RENAMED.set({**_RENAMED.get(), **names})
     try:
         yield
