@@ -36,7 +36,7 @@ def test_option_is_an_argument_in_python_and_a_flag_on_the_command_line() -> Non
 
 
 def test_a_caller_may_know_an_option_by_another_name() -> None:
-    with renamed_options(max_seconds="seconds"):
+    with renamed_options({"max_seconds": "seconds"}):
         assert option("max_seconds", 3) == "`seconds=3`"
         assert option("steps") == "`steps`"
     assert option("max_seconds") == "`max_seconds`"

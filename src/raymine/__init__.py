@@ -1,3 +1,33 @@
-"""raymine: posed photos to a neural radiance field, on any machine that pip can reach."""
+"""raymine: posed photos to a neural radiance field, on any machine that pip can reach.
+
+    run = raymine.train("builtin", seconds=30)      run = raymine.load("runs/builtin-ngp-1")
+
+Importing it imports nothing else; `train`, `load`, `Run` and every module of the package are there on first use.
+"""
+
+from typing import TYPE_CHECKING
 
 from ._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .api import Run as Run
+    from .api import load as load
+    from .api import train as train
+else:
+    _FROM_API = ("Run", "load", "train")
+
+    def __getattr__(name: str) -> object:
+        import importlib
+        import importlib.util
+
+        if name in _FROM_API:
+            return getattr(importlib.import_module("raymine.api"), name)
+        if not name.startswith("_") and importlib.util.find_spec(f"raymine.{name}") is not None:
+            return importlib.import_module(f"raymine.{name}")
+        raise AttributeError(f"module 'raymine' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        import pkgutil
+
+        modules = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+        return sorted({"__version__", *_FROM_API, *modules})

@@ -74,14 +74,14 @@ class MissingExtraError(RaymineError, ImportError):
         )
 
 
-def _as_argument(name: str, value: Any = _NO_VALUE) -> str:
+def _as_argument(name: str, value: Any) -> str:
     """`steps` or `steps=3`, in backquotes."""
     if value is _NO_VALUE:
         return f"`{name}`"
     return f"`{name}={(fspath(value) if isinstance(value, PathLike) else value)!r}`"
 
 
-def _as_flag(name: str, value: Any = _NO_VALUE) -> str:
+def _as_flag(name: str, value: Any) -> str:
     """`--steps` or `--steps 3`; a switch is `--resume` when True and `--no-page` when False."""
     flag = name.replace("_", "-")
     if value is False:
@@ -89,7 +89,7 @@ def _as_flag(name: str, value: Any = _NO_VALUE) -> str:
     return f"--{flag}" if value is _NO_VALUE or value is True else f"--{flag} {value}"
 
 
-_SPELLING: ContextVar[Callable[..., str]] = ContextVar("_SPELLING", default=_as_argument)
+_SPELLING: ContextVar[Callable[[str, Any], str]] = ContextVar("_SPELLING", default=_as_argument)
 _RENAMED: ContextVar[Mapping[str, str]] = ContextVar("_RENAMED", default={})  # noqa: B039 (never changed)
 
 
@@ -98,8 +98,7 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
 
     In Python "`max_seconds`" and "`max_seconds=5`"; on the command line "--max-seconds" and "--max-seconds 5".
     """
-    known = _RENAMED.get().get(name, name)
-    return _SPELLING.get()(known) if value is _NO_VALUE else _SPELLING.get()(known, value)
+    return _SPELLING.get()(_RENAMED.get().get(name, name), value)
 
 
 @contextlib.contextmanager
@@ -113,8 +112,8 @@ def speaking_of_flags() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def renamed_options(**names: str) -> Iterator[None]:
-    """Within the block, the caller knows some options by other names: `renamed_options(max_seconds="seconds")`."""
+def renamed_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, the caller knows some options by other names: `{"max_seconds": "seconds"}`."""
     token = _RENAMED.set({**_RENAMED.get(), **names})
     try:
         yield

@@ -38,11 +38,6 @@ def query_points(rays: Rays, samples: Samples) -> FieldInput:
     return FieldInput(positions, directions, None if rays.time is None else rays.time[samples.ray_id])
 
 
-def packed(samples: Samples) -> Samples:
-    """What compositing needs of `Samples`: all of it."""
-    return samples
-
-
 def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:
     """Samples where `keep` [B] is true, packed anew, and their indices [b] in the old packing."""
     index, first, count = compact(keep, samples.count)
@@ -54,7 +49,7 @@ def composite_output(
 ) -> Rendered:
     """Render rays over a background [R, 3]. Differentiable in the output and the background."""
     density, colour = activations.density(output.density), activations.colour(output.colour)
-    return Rendered(*composite(density, colour, packed(samples), background, stop))
+    return Rendered(*composite(density, colour, samples, background, stop))
 
 
 @torch.no_grad()
@@ -68,7 +63,7 @@ def visible_samples(
         return kept, replace(query_points(rays, kept), features=features[index])
     query = query_points(rays, samples)
     density, found = density_pass(field, query)
-    kept, index = subset(samples, visible(density, packed(samples), stop, faint))
+    kept, index = subset(samples, visible(density, samples, stop, faint))
     return kept, replace(query, features=found).rows(index)
 
 
@@ -86,7 +81,7 @@ def first_look(
         return output, kept if keep else None
     query = query_points(rays, samples)
     density, features = density_pass(field, query)
-    index = visible(density, packed(samples), stop, faint).nonzero()[:, 0]
+    index = visible(density, samples, stop, faint).nonzero()[:, 0]
     seen = field.forward(replace(query, features=features).rows(index))
     colour = seen.colour.new_zeros(len(samples), 3)
     raw = seen.density.new_full((len(samples),), HIDDEN)
@@ -134,7 +129,7 @@ def visible_in_rounds(
             row[index] = torch.arange(asked, asked + len(index), device=row.device)
             features.append(kept)
         asked, low, high = asked + len(index), high, 3 * high
-    seen, index = subset(samples, visible(density, packed(samples), stop, SEEN))
+    seen, index = subset(samples, visible(density, samples, stop, SEEN))
     query = query_points(rays, seen)
     return seen, replace(query, features=torch.cat(features)[row[index]]) if features else query
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raymine.config import (
@@ -62,6 +62,7 @@ def round_trip(value: Model) -> Model:
     return from_json(Model, json.loads(json.dumps(to_json(value), allow_nan=False)))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the codec
 @given(
     st.builds(
         Model,

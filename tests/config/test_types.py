@@ -13,7 +13,15 @@ from typing import Protocol
 
 import pytest
 
-from raymine.config import ForeignTypeError, allowing, differences, from_json, replace_fields, to_json
+from raymine.config import (
+    ForeignTypeError,
+    allowing,
+    differences,
+    from_json,
+    packages_to_allow,
+    replace_fields,
+    to_json,
+)
 from raymine.config.types import path_of, resolve
 from raymine.errors import ConfigError, speaking_of_flags
 
@@ -226,6 +234,14 @@ def test_a_package_with_registered_recipes_is_allowed(package: Path, monkeypatch
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     assert from_json(Picture, FLAT).shape.width == 5  # type: ignore[attr-defined]
+
+
+def test_packages_that_a_later_reader_has_to_allow(package: Path) -> None:
+    with allowing("strange_shapes"):
+        value = from_json(Picture, {**FLAT, "more": [{"type": SQUARE}, {"type": DISC}]})
+    assert packages_to_allow(to_json(value)) == sorted(["strange_shapes", HERE.partition(".")[0]])
+    plain = {"train": {"field": {"type": "raymine.fields.hash_field:HashFieldConfig"}, "kind": {"type": "Net"}}}
+    assert packages_to_allow(plain) == packages_to_allow({"type": "__main__:X"}) == []
 
 
 def test_an_allowed_module_that_fails_says_where(package: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fake_training
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ from raymine.rays import rays_for_camera
 from raymine.scenes import load_scene
 from raymine.step import TrainData, TrainState
 from raymine.tracking import read_rows
+from support import fake_training
 from support.disc_scene import write_scene
 from support.fake_training import Options, assert_same_state, deterministic
 from support.runs import request

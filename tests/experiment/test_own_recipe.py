@@ -108,9 +108,8 @@ def test_functions_and_configs_train_and_resume(scene: Path) -> None:
         train(request(scene, tiny, by_config, resume=True))
 
 
-def test_neither_limit_takes_the_steps_of_the_recipe(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "default_steps", lambda config: 3 if config == TINY else 0)
-    assert train(request(scene, TINY, steps=None)).step == 3
+def test_neither_limit_takes_the_steps_of_the_recipe(scene: Path) -> None:
+    assert train(request(scene, replace(TINY, default_steps=3), steps=None)).step == 3
 
 
 class Anything(Protocol):

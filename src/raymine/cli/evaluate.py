@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from raymine.errors import ConfigError
-
 from . import output
 from .imports import find_own_modules
 
 if TYPE_CHECKING:
-    from raymine.contracts import Scene, Split
+    from raymine.contracts import Split
     from raymine.evaluate import Evaluation
     from raymine.experiment import LoadedRun
 
@@ -57,38 +55,14 @@ class Evaluate:
 
 def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None) -> Evaluation:
     """Evaluate a loaded run on one split, with progress on stderr, pictures and metrics.json in `folder`."""
-    from raymine.evaluate import evaluate_views
-    from raymine.rays import CameraRig
+    from raymine.experiment import choose_frames, score_frames
     from raymine.scenes.bank import open_bank
 
-    scene = loaded.scene
-    frames = choose_frames(scene, split, views)
+    frames = choose_frames(loaded.scene, split, views)
     with output.progress_bar("Reading images") as progress:
-        images = open_bank(scene, frames, progress=progress)
+        images = open_bank(loaded.scene, frames, progress=progress)
     with images, output.progress_bar("Evaluating") as progress:
-        return evaluate_views(
-            loaded.renderer,
-            CameraRig(scene, frames, loaded.device),
-            images,
-            background=scene.background or (0.0, 0.0, 0.0),
-            names=[scene.frames[i].image.stem for i in frames],
-            out_dir=folder,
-            progress=progress,
-        )
-
-
-def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, ...]:
-    """Indices of a split's frames, or `views` of them spread evenly; ConfigError when there is none."""
-    frames = scene.of_split(split)
-    if not frames:
-        counts = {name: len(scene.of_split(name)) for name in ("train", "val", "test")}
-        there = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-        raise ConfigError(f"--split {split}: the scene {scene.root} has no such images.", hint=f"It has: {there}.")
-    if views is None or views >= len(frames):
-        return frames
-    if views < 1:
-        raise ConfigError(f"--views must be at least 1, got {views}.")
-    return tuple(frames[int((i + 0.5) * len(frames) / views)] for i in range(views))
+        return score_frames(loaded, frames, images, out=folder, progress=progress)
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:

@@ -58,8 +58,10 @@ class Train:
 
     def execute(self) -> int:
         """Exit code 0 when the run reached its limit, 130 or 143 when a signal stopped it."""
+        from raymine.config import packages_to_allow
         from raymine.experiment import TrainRequest
         from raymine.recipes.policies import policy_overrides
+        from raymine.rundir import RunDir
 
         from .narrate import narrated_train
 
@@ -94,5 +96,7 @@ class Train:
                 f"Stopped at step {result.step}; nothing is lost. To go on, repeat the command with --resume{limit}"
             )
         else:
-            output.say(f"Next: raymine eval {result.run}   or   raymine render {result.run}")
+            needed = packages_to_allow(RunDir.open(result.run).read_config_json())
+            target = " ".join([str(result.run), *(f"--allow {package}" for package in needed)])
+            output.say(f"Next: raymine eval {target}   or   raymine render {target}")
         return result.exit_code

@@ -14,3 +14,4 @@ from .run import model_digests as model_digests
 from .run import replacing_config as replacing_config
 from .types import ForeignTypeError as ForeignTypeError
 from .types import allowing as allowing
+from .types import packages_to_allow as packages_to_allow

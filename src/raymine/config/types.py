@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import os
 import re
 import sys
 import traceback
@@ -21,10 +22,12 @@ from types import ModuleType
 from typing import Any
 
 from raymine.errors import ConfigError, RaymineError, option
+from raymine.files import JSON
 
 ENTRY_POINTS = "raymine.recipes"
 """The entry-point group under which a package offers recipes; doing so also allows its classes."""
 
+_RAYMINE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _NAME = r"[^\W\d]\w*"
 _PATH = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
 _PACKAGE = re.compile(rf"{_NAME}(?:\.{_NAME})*")
@@ -119,16 +122,17 @@ def import_module(name: str, wanted: str) -> ModuleType:
 def describe(error: BaseException, within: str | None = None) -> str:
     """An error in a user's code as one phrase: what it was, and the file and line it came from.
 
-    within: the user's own file, whose last line on the way to the error is named where there is one.
+    within: the user's own file, whose last line on the way to the error is named; else the last line outside raymine.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == within] or frames
+    own = [frame for frame in frames if frame.filename == within]
+    own = own or [frame for frame in frames if not frame.filename.startswith((_RAYMINE, "<frozen"))]
     file, line = (own[-1].filename, own[-1].lineno) if own else ("", None)
     if isinstance(error, SyntaxError) and error.filename:
         file, line = error.filename, error.lineno
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     what = (error.message if isinstance(error, RaymineError) else f"{type(error).__name__}: {text}").rstrip(".: ")
-    return f"{what} ({file}, line {line})" if file and not file.startswith("<frozen") else what
+    return f"{what} ({file}, line {line})" if file else what
 
 
 def registered_recipes() -> dict[str, importlib.metadata.EntryPoint]:
@@ -136,11 +140,32 @@ def registered_recipes() -> dict[str, importlib.metadata.EntryPoint]:
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
+def packages_to_allow(data: JSON) -> list[str]:
+    """Packages that a process which has imported nothing must allow to decode this config."""
+    wanted = {match.group(1).partition(".")[0] for match in map(_PATH.fullmatch, _types_in(data)) if match}
+    return sorted(wanted - {"raymine", "__main__"} - _registered_packages()) if wanted - {"raymine"} else []
+
+
+def _types_in(data: JSON) -> Iterator[str]:
+    if isinstance(data, dict):
+        if isinstance(data.get("type"), str):
+            yield data["type"]
+        for value in data.values():
+            yield from _types_in(value)
+    elif isinstance(data, list):
+        for item in data:
+            yield from _types_in(item)
+
+
+def _registered_packages() -> set[str]:
+    return {entry.value.partition(":")[0].partition(".")[0].strip() for entry in registered_recipes().values()}
+
+
 def _require_allowed(module: str, path: str, allow: Collection[str], where: str) -> None:
     package = module.partition(".")[0]
     if package == "raymine" or any(module == name or module.startswith(f"{name}.") for name in allow):
         return
-    if package in {entry.value.partition(":")[0].partition(".")[0].strip() for entry in registered_recipes().values()}:
+    if package in _registered_packages():
         return
     raise ForeignTypeError(
         f"{where}: the config wants the class `{path}`, and importing `{module}` runs its code; if you trust it, allow "

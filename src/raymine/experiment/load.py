@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import RunConfig, allowing
-from raymine.contracts import Renderer, Scene
+from raymine.contracts import Renderer, Scene, activations_of
 from raymine.engines import renderer_for
 from raymine.errors import RunError, option
 from raymine.pixels import PixelConfig
@@ -24,6 +24,9 @@ from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainData, TrainState, create_state
 
 from .prepare import resolve_device
+
+# Points asked of a field at a time, so that memory stays bounded.
+_POINTS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,22 @@ class LoadedRun:
     @cached_property
     def renderer(self) -> Renderer:
         return renderer_for(self.state)
+
+    @torch.no_grad()
+    def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        """[n, 3] world positions, [n] times -> [n] density per world unit, of the field that is rendered.
+
+        It is 0 outside the box that samples may lie in. Tensors are on the run's device.
+        """
+        bounds = self.scene.bounds
+        low, high = (positions.new_tensor(corner) for corner in (bounds.low, bounds.high))
+        reach = (high - low) * 2 ** (bounds.levels - 2)
+        inside = ((positions - (low + high) / 2).abs() <= reach).all(1).nonzero()[:, 0]
+        field = self.state.shown
+        activate, density = activations_of(field).density, positions.new_zeros(len(positions))
+        for part in inside.split(_POINTS):
+            density[part] = activate(field.density(positions[part], None if time is None else time[part]))
+        return density
 
 
 def load_run(

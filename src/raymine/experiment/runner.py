@@ -135,7 +135,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         started=now(),
         environment=describe_environment(prepared.device),
     )
-    stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe)}"
+    stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
     return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
 
 

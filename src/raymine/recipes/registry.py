@@ -15,7 +15,7 @@ from raymine.step import TrainConfig
 Recipe = Callable[[Scene, str], TrainConfig]
 """A complete training config for a scene on a device ("cpu" or "cuda")."""
 
-AnyRecipe: TypeAlias = "str | Recipe | TrainConfig"
+AnyRecipe: TypeAlias = str | Recipe | TrainConfig
 """A registered name, `package.module:function`, a recipe itself, or the config that one would give."""
 
 RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large}

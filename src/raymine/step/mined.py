@@ -33,7 +33,7 @@ from raymine.contracts import (
 from raymine.kernels.judge.op import judge
 from raymine.mining import output_gradients
 from raymine.mining.draw import norms
-from raymine.render import first_look, packed, query_points, take, visible_samples
+from raymine.render import first_look, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
 from raymine.step.objective import Objective, closed_form, parameter_terms, sum_of
 from raymine.step.precision import Ways
@@ -105,7 +105,7 @@ def gradients_of_outputs(
     if colour is None:
         return by_autograd(objective, output, samples, scale)
     wanted, stop = objective.wanted, state.config.mining.stop
-    found = judge(output.colour, output.density, packed(samples), wanted, colour.threshold, stop)
+    found = judge(output.colour, output.density, samples, wanted, colour.threshold, stop)
     mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
     return OutputGradients(found.gradient, found.size, LossReport(found.loss.sum(), mse, found.error))
 

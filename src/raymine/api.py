@@ -1,0 +1,322 @@
+"""raymine from Python in a few calls: `train` and `load` give a `Run`, which renders views and answers questions.
+
+    import raymine
+
+    run = raymine.train("builtin", seconds=30)
+    print(run.evaluate().psnr)
+    run.render(0, run.scene.frames[0].pose).save("view.png")
+
+Everything here is a thin layer over `raymine.experiment`, which has more to say and more to set.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine import pictures
+from raymine.cameras import pose_fault
+from raymine.config import RunConfig
+from raymine.contracts import Camera, Scene, Split
+from raymine.errors import ConfigError, renamed_options
+from raymine.evaluate import Evaluation
+from raymine.experiment import (
+    LoadedRun,
+    Observers,
+    ProgressObserver,
+    RunResult,
+    SilentObserver,
+    StartInfo,
+    TrainRequest,
+    choose_frames,
+    load_run,
+    score_frames,
+)
+from raymine.experiment import train as train_request
+from raymine.rays import rays_for_camera
+from raymine.recipes import DEFAULT, AnyRecipe
+from raymine.recipes.policies import policy_overrides
+from raymine.scenes.bank import open_bank
+
+Array = np.ndarray | Tensor | Sequence[Any]
+"""Numbers in any of the usual forms."""
+
+Which = Literal["latest", "best"]
+Kind = Literal["colour", "depth", "opacity"]
+
+
+def train(
+    scene: str | Path,
+    recipe: AnyRecipe = DEFAULT,
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    downscale: int = 1,
+    mining: str | None = None,
+    pixels: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    allow: str | Collection[str] = (),
+) -> Run:
+    """Train on a scene and give the trained run, as `raymine train` does on the command line.
+
+    scene: a scene folder, or "builtin". recipe: a registered name, "package.module:function", a function (scene,
+    device) -> TrainConfig, or a TrainConfig. steps, seconds: at most one of them; neither takes the recipe's own number
+    of steps; seconds count training only. out: the run folder; None takes the next free `runs/<scene>-<recipe>-<n>`.
+    resume: go on with the run in `out`. mining, pixels: as `--mining` and `--pixels`. overrides: settings of the
+    recipe's config by dotted name. progress: show progress on stderr. allow: packages whose classes may be imported.
+
+    `RaymineError` where something cannot work; nothing is created then. Ctrl-C stops in good order, saves the run and
+    raises `KeyboardInterrupt`: `load` opens it, and `resume=True` with its `out` goes on.
+    """
+    with renamed_options({"max_seconds": "seconds"}):
+        request = TrainRequest(
+            scene=scene,
+            recipe=recipe,
+            out=None if out is None else Path(out).expanduser(),
+            resume=resume,
+            steps=steps,
+            max_seconds=seconds,
+            seed=seed,
+            device=device,
+            downscale=downscale,
+            overrides={
+                **({} if mining is None else policy_overrides(mining)),
+                **({} if pixels is None else {"pixels.policy": pixels}),
+                **(overrides or {}),
+            },
+            command=("raymine.train",),
+            allow=(allow,) if isinstance(allow, str) else tuple(allow),
+        )
+        result = _train_showing(request) if progress else train_request(request)
+        if result.status == "stopped":
+            raise _stopped(result)
+        return load(result.run, device=device, allow=request.packages)
+
+
+def load(
+    run: str | Path, *, checkpoint: Which = "latest", device: str = "auto", allow: str | Collection[str] = ()
+) -> Run:
+    """Open a trained run, also while it trains. Its scene must still be where it was.
+
+    checkpoint: "latest", or "best" by the quick evaluations during training. allow: packages that the run's config may
+    name classes of; they are imported, and importing runs their code. Damaged checkpoints that are passed over are told
+    as warnings.
+    """
+    if checkpoint not in get_args(Which):
+        raise ConfigError(f"`checkpoint` must be 'latest' or 'best', got {checkpoint!r}.")
+    loaded = load_run(Path(run).expanduser(), which=checkpoint, device=device, allow=allow)
+    for note in loaded.notes:
+        warnings.warn(note, stacklevel=2)
+    return Run(loaded)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A rendered view: colour [H, W, 3] in 0..1, opacity [H, W] in 0..1, depth [H, W] in world units, all float32.
+
+    Depth is the mean distance of what a ray met, and 0 where it met nothing.
+    """
+
+    colour: np.ndarray
+    opacity: np.ndarray
+    depth: np.ndarray
+
+    def save(self, path: str | Path, kind: Kind = "colour") -> Path:
+        """Write the colours, or a picture of the depth or the opacity, to a PNG file; its path."""
+        target = Path(path).expanduser()
+        if target.suffix.lower() != ".png":
+            raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
+        if kind not in get_args(Kind):
+            raise ConfigError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        picture = {
+            "colour": lambda: self.colour,
+            "depth": lambda: pictures.depth_picture(self.depth, self.opacity),
+            "opacity": lambda: pictures.opacity_picture(self.opacity),
+        }[kind]()
+        pictures.write_png(target, picture)
+        return target
+
+
+class Run:
+    """A trained run, opened for looking. Made by `train` and `load`."""
+
+    def __init__(self, loaded: LoadedRun) -> None:
+        self._loaded = loaded
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, step={self.step}, recipe={self.config.recipe!r}, device={str(self.device)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._loaded.run.path
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint that is open."""
+        return self._loaded.step
+
+    @property
+    def scene(self) -> Scene:
+        """The scene it was trained on, in raymine's world: poses are camera-to-world, x right, y up, z backward."""
+        return self._loaded.scene
+
+    @property
+    def config(self) -> RunConfig:
+        """Everything that decided what was trained."""
+        return self._loaded.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._loaded.device
+
+    def render(
+        self,
+        camera: Camera | int,
+        pose: Array,
+        *,
+        time: float | None = None,
+        background: Sequence[float] | None = None,
+    ) -> View:
+        """The view of a camera at a pose.
+
+        camera: a `raymine.contracts.Camera`, or the index of one of `scene.cameras`. pose: [3, 4] or [4, 4]
+        camera-to-world in raymine's world, as in `scene.frames`. time: in 0..1, for a scene that moves. background:
+        red, green and blue in 0..1; the scene's own if None, or black where it has none.
+        """
+        chosen = self._camera(camera)
+        matrix = _pose(pose)
+        backdrop = torch.tensor(_background(background, self.scene), device=self.device)
+        rays = rays_for_camera(chosen, matrix, self.scene.bounds, time=_time(time), device=self.device)
+        rendered = self._loaded.renderer.render(rays, backdrop)
+
+        def image(values: Tensor, *tail: int) -> np.ndarray:
+            shape = (chosen.height, chosen.width, *tail)
+            return np.asarray(values.detach().float().nan_to_num(nan=0.0).reshape(shape).cpu().numpy())
+
+        colour, opacity = (values.clamp(0.0, 1.0) for values in (rendered.colour, rendered.opacity))
+        return View(image(colour, 3), image(opacity), image(rendered.depth))
+
+    def density(self, points: Array) -> Tensor:
+        """Density per world unit at world positions [n, 3] -> [n] float32, on the run's device; no gradient.
+
+        It is 0 outside the scene's box, where nothing is rendered. A tensor must be on the run's device already.
+        """
+        if isinstance(points, Tensor):
+            if points.device.type != self.device.type:
+                raise ConfigError(
+                    f"`points` must be on {self.device}, where the run is, got {points.device}.",
+                    hint="Move them with `points.to(run.device)`.",
+                )
+            positions = points.detach()
+        else:
+            positions = torch.from_numpy(_numbers(points, "points")).to(self.device)
+        if positions.ndim != 2 or positions.shape[1] != 3:
+            raise ConfigError(f"`points` must have shape [n, 3], got {list(positions.shape)}.")
+        return self._loaded.density(positions.float())
+
+    def evaluate(self, split: Split = "test", views: int | None = None, out: str | Path | None = None) -> Evaluation:
+        """PSNR and SSIM of the views of a split ("test", "val" or "train"), or of `views` of them, spread evenly.
+
+        out: a folder that takes pictures of every view and metrics.json.
+        """
+        frames = choose_frames(self.scene, split, views)
+        folder = None if out is None else Path(out).expanduser()
+        with open_bank(self.scene, frames) as images:
+            return score_frames(self._loaded, frames, images, out=folder)
+
+    def _camera(self, camera: Camera | int) -> Camera:
+        if isinstance(camera, Camera):
+            return camera
+        try:
+            index = operator.index(camera)
+        except TypeError:
+            raise ConfigError(
+                f"`camera` must be a Camera or the index of one of the scene's, got {type(camera).__name__}."
+            ) from None
+        if not 0 <= index < len(self.scene.cameras):
+            raise ConfigError(f"`camera` {index} is not there: the scene has {len(self.scene.cameras)}, from 0.")
+        return self.scene.cameras[index]
+
+
+class _Warnings(SilentObserver):
+    """Tells survivable problems of the scene."""
+
+    def on_start(self, info: StartInfo) -> None:
+        for sentence in info.warnings:
+            print(f"warning: {sentence}", file=sys.stderr)
+
+
+def _train_showing(request: TrainRequest) -> RunResult:
+    """Train with progress on stderr."""
+    bar = ProgressObserver()
+    try:
+        if str(request.scene) == "builtin":
+            from raymine.scenes.builtin import builtin_scene
+
+            # Made on first use, in seconds; asked for here so that those seconds have a bar.
+            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
+        return train_request(request, observer=Observers([_Warnings(), bar]), progress=bar.loading)
+    finally:
+        bar.close()
+
+
+def _stopped(result: RunResult) -> BaseException:
+    """What a signal does to a Python program: Ctrl-C interrupts it, another ends it."""
+    message = f"stopped at step {result.step}; {result.run} is saved, and `resume=True` goes on"
+    return KeyboardInterrupt(message) if result.exit_code == 130 else SystemExit(result.exit_code)
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """Any form of numbers as float64; `ConfigError` for what is none."""
+    try:
+        found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+        return np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"`{name}` must be an array of numbers: {error}.") from error
+
+
+def _pose(pose: Array) -> np.ndarray:
+    """[3, 4] float64, checked."""
+    matrix = _numbers(pose, "pose")
+    if matrix.shape == (4, 4):
+        if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0)):
+            raise ConfigError(f"The last row of a [4, 4] `pose` must be 0 0 0 1, got {matrix[3].tolist()}.")
+        matrix = matrix[:3]
+    if matrix.shape != (3, 4):
+        raise ConfigError(f"`pose` must have shape [3, 4] or [4, 4], got {list(matrix.shape)}.")
+    fault = pose_fault(matrix)
+    if fault is not None:
+        raise ConfigError(f"The `pose` {fault}.", hint="A pose is camera-to-world: a rotation and a position.")
+    return matrix
+
+
+def _background(background: Sequence[float] | None, scene: Scene) -> list[float]:
+    if background is None:
+        return list(scene.background or (0.0, 0.0, 0.0))
+    colour = _numbers(background, "background")
+    if colour.shape != (3,) or not ((colour >= 0) & (colour <= 1)).all():
+        raise ConfigError(f"`background` must be red, green and blue in 0..1, got {background!r}.")
+    return [float(value) for value in colour]
+
+
+def _time(time: float | None) -> float | None:
+    if time is not None and not 0 <= time <= 1:
+        raise ConfigError(f"`time` must be in 0..1, got {time}.")
+    return time

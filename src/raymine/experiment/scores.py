@@ -1,0 +1,53 @@
+"""A loaded run against the photos of one split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from raymine.contracts import ImageSource, Scene, Split
+from raymine.errors import ConfigError, option
+from raymine.evaluate import Evaluation, evaluate_views
+from raymine.rays import CameraRig
+
+from .load import LoadedRun
+
+
+def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, ...]:
+    """Indices of a split's frames, or `views` of them spread evenly; `ConfigError` when there is none."""
+    frames = scene.of_split(split)
+    if not frames:
+        counts = {name: len(scene.of_split(name)) for name in ("train", "val", "test")}
+        there = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        raise ConfigError(
+            f"{option('split', split)}: the scene {scene.root} has no such images.", hint=f"It has: {there}."
+        )
+    if views is None or views >= len(frames):
+        return frames
+    if views < 1:
+        raise ConfigError(f"{option('views')} must be at least 1, got {views}.")
+    return tuple(frames[int((i + 0.5) * len(frames) / views)] for i in range(views))
+
+
+def score_frames(
+    loaded: LoadedRun,
+    frames: Sequence[int],
+    images: ImageSource,
+    *,
+    out: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Render some frames of the run's scene and compare them with `images`, which holds just these, in this order.
+
+    out: a folder for pictures and metrics.json. progress: told (done, total) after each view.
+    """
+    scene = loaded.scene
+    return evaluate_views(
+        loaded.renderer,
+        CameraRig(scene, frames, loaded.device),
+        images,
+        background=scene.background or (0.0, 0.0, 0.0),
+        names=[scene.frames[i].image.stem for i in frames],
+        out_dir=out,
+        progress=progress,
+    )

@@ -1,0 +1,257 @@
+"""raymine from Python: train, load, render, ask, evaluate, and what is said about wrong arguments."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import raymine
+from raymine import api
+from raymine.cameras import look_at
+from raymine.cli import main
+from raymine.contracts import Camera
+from raymine.errors import ConfigError, RaymineError, RunError
+from raymine.experiment import RunResult, TrainRequest
+from raymine.scenes import builtin
+
+DOCS = Path(__file__).parents[1] / "docs"
+SMALL = {"size": 64, "train_views": 5, "test_views": 2}
+
+
+@pytest.fixture(scope="module")
+def small_builtin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The built-in scene with fewer and smaller views, which takes a second to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtin, "builtin_scene", functools.partial(builtin.builtin_scene, **SMALL))
+        patch.setenv("RAYMINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(small_builtin: None, tmp_path_factory: pytest.TempPathFactory) -> raymine.Run:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return raymine.train("builtin", steps=3, downscale=4, device="cpu", out=str(out), progress=False)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(small_builtin: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cache for all tests of this file, in place of one for each, and a working folder for each."""
+    monkeypatch.chdir(tmp_path)
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light_and_everything_is_there_on_first_use() -> None:
+    python(
+        "import sys, raymine\n"
+        "names = dir(raymine)\n"
+        "assert {'train', 'load', 'Run', 'toolkit', 'scenes', '__version__'} <= set(names), names\n"
+        "assert '_version' not in names\n"
+        "assert not hasattr(raymine, 'no_such_name') and not hasattr(raymine, '__wrapped__')\n"
+        "assert not {'torch', 'numpy', 'numba'} & set(sys.modules)\n"
+        "assert raymine.errors.ConfigError and 'torch' not in sys.modules\n"
+        "assert raymine.toolkit.__name__ == 'raymine.toolkit' and 'raymine.experiment' not in sys.modules\n"
+        "assert raymine.train.__module__ == raymine.load.__module__ == raymine.Run.__module__ == 'raymine.api'\n"
+        "import torch\n"
+        "assert not torch.cuda.is_initialized() and 'numba' not in sys.modules\n"
+    )
+
+
+def test_train_gives_the_run_that_load_opens(run: raymine.Run) -> None:
+    assert (run.step, run.path.name, run.config.recipe, str(run.device)) == (3, "run", "ngp", "cpu")
+    assert run.scene.cameras[0].width == 16
+    assert repr(run) == f"Run({str(run.path)!r}, step=3, recipe='ngp', device='cpu')"
+    again = raymine.load(str(run.path), device="cpu")
+    assert isinstance(again, raymine.Run)
+    frame = run.scene.frames[0]
+    assert np.array_equal(run.render(0, frame.pose).colour, again.render(0, frame.pose).colour)
+    assert raymine.load(run.path, checkpoint="best", device="cpu").step <= 3
+    (run.path / "checkpoints" / "best.json").unlink()
+    with pytest.warns(UserWarning, match="No evaluation has named a best checkpoint"):
+        raymine.load(run.path, checkpoint="best", device="cpu")
+
+
+def test_train_goes_on_and_takes_settings(run: raymine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"downscale": 4, "device": "cpu", "out": tmp_path / "r"}
+    settings = {"mining": "prune", "pixels": "uniform", "overrides": {"batch.samples": 512}, "seed": 3}
+    first = raymine.train("builtin", steps=2, **options, **settings)
+    err = capsys.readouterr().err
+    assert "Training ngp for 2 steps" in err
+    assert "Finished at step 2" in err
+    train = first.config.train
+    assert (train.mining.policy, train.pixels.policy, train.batch.samples, first.config.seed) == (
+        "prune",
+        "uniform",
+        512,
+        3,
+    )
+    assert raymine.train("builtin", steps=4, resume=True, progress=False, **options, **settings).step == 4
+    assert capsys.readouterr() == ("", "")
+
+
+def test_views(run: raymine.Run, tmp_path: Path) -> None:
+    frame = run.scene.frames[0]
+    view = run.render(0, frame.pose)
+    assert (view.colour.shape, view.opacity.shape, view.depth.shape) == ((16, 16, 3), (16, 16), (16, 16))
+    assert view.colour.dtype == view.opacity.dtype == view.depth.dtype == np.float32
+    assert view.colour.min() >= 0
+    assert view.colour.max() <= 1
+    square = np.vstack([frame.pose, [0, 0, 0, 1]])
+    for pose in (square, torch.from_numpy(frame.pose), frame.pose.tolist(), frame.pose.astype(np.float32)):
+        assert np.allclose(run.render(np.int64(0), pose).colour, view.colour, atol=1e-5)
+    camera = Camera(width=7, height=5, fx=9.0, fy=9.0, cx=3.5, cy=2.5)
+    away = look_at(np.array([0.0, 0.0, 5.0]), np.array([0.0, 0.0, 9.0]), np.array([0.0, 1.0, 0.0]))
+    empty = run.render(camera, away, background=(0.25, 0.5, 1.0), time=0.5)
+    assert empty.colour.shape == (5, 7, 3)
+    assert np.allclose(empty.colour, [0.25, 0.5, 1.0])
+    assert empty.opacity.max() == empty.depth.max() == 0
+    assert np.allclose(run.render(camera, away).colour, run.scene.background)
+    for kind in ("colour", "depth", "opacity"):
+        path = view.save(f"pictures/{kind}.png", kind=kind)  # type: ignore[arg-type]
+        with Image.open(path) as picture:
+            assert picture.size == (16, 16)
+    with Image.open("pictures/colour.png") as picture:
+        assert np.abs(np.asarray(picture) / 255 - view.colour).max() < 0.002
+
+
+def test_density_is_that_of_the_rendered_field(run: raymine.Run) -> None:
+    points = np.array([[0.0, 0.0, 0.0], [0.3, -0.2, 0.1], [50.0, 0.0, 0.0], [1.49, 0.0, 0.0], [1.51, 0.0, 0.0]])
+    found = run.density(points)
+    assert found.dtype == torch.float32
+    assert found.shape == (5,)
+    assert not found.requires_grad
+    assert (found[[0, 1, 3]] > 0).all()
+    assert (found[[2, 4]] == 0).all(), "nothing is rendered outside the box"
+    assert torch.equal(run.density(torch.from_numpy(points)), found)
+    assert torch.equal(run.density(points.tolist()), found)
+    assert run.density(np.zeros((0, 3))).shape == (0,)
+
+
+def test_evaluate_is_what_the_command_line_says(run: raymine.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = run.evaluate()
+    assert main(["eval", str(run.path), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["psnr"] == scores.psnr
+    assert len(scores.views) == 2
+    assert len(run.evaluate("train", views=3).views) == 3
+    assert os.listdir() == []
+    run.evaluate(views=1, out="scores")
+    assert sorted(os.listdir("scores")) == ["images", "metrics.json"]
+
+
+@pytest.mark.parametrize(
+    ("camera", "change", "words"),
+    [
+        (1, {}, "`camera` 1 is not there: the scene has 1, from 0"),
+        (-1, {}, "`camera` -1 is not there"),
+        ("big", {}, "`camera` must be a Camera or the index of one of the scene's, got str"),
+        (0, {"pose": np.eye(3)}, r"`pose` must have shape \[3, 4\] or \[4, 4\], got \[3, 3\]"),
+        (0, {"pose": "x"}, "`pose` must be an array of numbers"),
+        (0, {"pose": [[1.0], [2.0, 3.0]]}, "`pose` must be an array of numbers"),
+        (0, {"pose": 2 * np.eye(4)[:3]}, "`pose` is not rigid: its rotation is scaled by 2"),
+        (0, {"pose": np.full((3, 4), np.nan)}, "`pose` contains NaN"),
+        (0, {"pose": np.eye(4) + np.eye(4)[3]}, "last row of a .* must be 0 0 0 1"),
+        (0, {"background": (1.0, 1.0)}, "`background` must be red, green and blue in 0..1, got"),
+        (0, {"background": (255, 255, 255)}, "`background` must be red, green and blue in 0..1"),
+        (0, {"time": 2.0}, "`time` must be in 0..1, got 2"),
+    ],
+)
+def test_wrong_views_are_named(run: raymine.Run, camera: Any, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run.render(camera, **{"pose": np.eye(4)[:3], **change})
+
+
+def test_other_wrong_arguments_are_named(run: raymine.Run, tmp_path: Path) -> None:
+    for shape in ((3,), (4, 2), (2, 3, 3)):
+        with pytest.raises(ConfigError, match=rf"`points` must have shape \[n, 3\], got {re.escape(str(list(shape)))}"):
+            run.density(np.zeros(shape))
+    with pytest.raises(ConfigError, match="`points` must be on cpu, where the run is, got meta"):
+        run.density(torch.zeros(4, 3, device="meta"))
+    view = run.render(0, run.scene.frames[0].pose)
+    with pytest.raises(ConfigError, match=r"must end in \.png, got 'view.jpg'"):
+        view.save("view.jpg")
+    with pytest.raises(ConfigError, match="`kind` must be one of colour, depth, opacity"):
+        view.save("view.png", kind="normals")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`split='val'`: the scene .* has no such images"):
+        run.evaluate("val")
+    with pytest.raises(ConfigError, match="`views` must be at least 1, got 0"):
+        run.evaluate(views=0)
+    with pytest.raises(ConfigError, match="`checkpoint` must be 'latest' or 'best', got 'first'"):
+        raymine.load(run.path, checkpoint="first")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="There is no run folder nowhere"):
+        raymine.load("nowhere")
+    for options, words in (
+        ({"steps": 3, "seconds": 4.0}, r"^`steps=3` and `seconds=4.0` were both given"),
+        ({"seconds": -1.0}, "^`seconds` must be a positive number"),
+        ({"mining": "gold"}, "^`mining`: there is no policy `gold`"),
+        ({"out": run.path, "steps": 3}, "already holds a run"),
+        ({"recipe": "npg"}, "there is no recipe `npg`"),
+        ({"recipe": 3}, "`recipe` must be a name, a function"),
+    ):
+        with pytest.raises(RaymineError, match=words):
+            raymine.train("builtin", progress=False, device="cpu", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(130, KeyboardInterrupt), (143, SystemExit)])
+def test_a_signal_ends_the_program_and_not_only_the_run(
+    code: int, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(request: TrainRequest, **_: object) -> RunResult:
+        return RunResult(Path("r"), "stopped", code, 7, 1.0, None, None, None)
+
+    monkeypatch.setattr(api, "train_request", stopped)
+    with pytest.raises(kind) as caught:
+        raymine.train("builtin", steps=9, progress=False)
+    assert "stopped at step 7; r is saved" in str(caught.value) if code == 130 else caught.value.code == 143  # type: ignore[attr-defined]
+
+
+def test_an_interrupted_run_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = api.ProgressObserver.on_step
+
+    def interrupt(self: Any, info: Any) -> None:
+        real(self, info)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(api.ProgressObserver, "on_step", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 16"):
+        raymine.train(
+            "builtin", steps=40, downscale=4, device="cpu", out="r", overrides={"batch.samples": 256}, progress=True
+        )
+    assert raymine.load("r", device="cpu").step == 16
+
+
+def test_the_page_about_first_steps_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of docs/python.md, in one program, with fewer steps and smaller images."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(), re.DOTALL | re.MULTILINE)
+    code = "\n".join(blocks)
+    assert len(blocks) > 6
+    options = 'downscale=8, device="cpu", progress=False'
+    wrong_on_purpose = "steps=100, seconds=30"
+    assert code.count("seconds=30") == 4
+    assert code.count(wrong_on_purpose) == 1
+    code = code.replace(wrong_on_purpose, "steps=100, seconds=31")
+    code = code.replace("seconds=30", f"steps=2, {options}").replace("seconds=60", f"steps=3, {options}")
+    code = code.replace("raymine.load(run.path)", 'raymine.load(run.path, device="cpu")')
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, "docs/python.md", "exec"), names)
+    for picture in ("view.png", "depth.png", "from_above.png", "scores/metrics.json"):
+        assert Path(picture).is_file()
+    assert names["run"].config.train.batch.samples == 1 << 13
+    assert sorted(os.listdir("runs")) == ["builtin-ngp-1", "builtin-ngp-2", "builtin-small_steps-1"]
