@@ -38,9 +38,6 @@ LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
 OF_NO_MODULE = {"test_house.py", "test_examples.py", "toolkit/test_gpu.py"}
 """Tests of several modules at once, or of the repository."""
 
-MOVING = {"engines/fused": "fused"}
-"""Folders of tests that wait for their modules to come."""
-
 
 def imports_of(path: Path) -> set[str]:
     """Top-level raymine modules that a file imports, wherever in it."""
@@ -91,11 +88,10 @@ def test_tests_lie_where_their_modules_do() -> None:
         relative = path.relative_to(tests)
         if relative.as_posix() in OF_NO_MODULE:
             continue
-        folders = [relative.parent, Path(MOVING.get(relative.parent.as_posix(), relative.parent))]
         words = path.stem.split("_")[1:]
         names = ["_".join(words[:n]) for n in range(1, len(words) + 1)]
         files = [each for name in names for each in (name, f"{name}.py", f"_{name}.py")]
-        found = any((ROOT / folder / file).exists() for folder in folders for file in files)
+        found = any((ROOT / relative.parent / file).exists() for file in files)
         assert found, f"tests/{relative} has the name of no module in raymine/{relative.parent}"
 
 

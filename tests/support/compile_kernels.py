@@ -32,7 +32,6 @@ from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import Policy
 from raymine.pixels import PixelConfig
-from raymine.step import TrainState
 from support.fused import CONFIG, POISSON, SHAPES, trainer_for
 from support.machine_code import disassemble, unset_registers
 
@@ -126,9 +125,9 @@ def print_ways(target: GPUTarget, room: int) -> None:
         patch.object(trainer, "capability", lambda _: target.arch // 10),
         patch.object(trainer, "shared_memory", lambda _: room << 10),
         patch.object(trainer, "_PLENTY", sys.maxsize),  # look, whether there is plenty or not
-        patch.object(TrainState, "device", torch.device("cuda")),
     ):
         for name, each in made.items():
+            each.state.device = torch.device("cuda")
             print(f"{name}: way {WAYS.index(each._find_way())}")
 
 

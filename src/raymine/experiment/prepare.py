@@ -161,7 +161,7 @@ def split_training(scene: Scene, hold_out: int) -> tuple[tuple[int, ...], tuple[
     frames = scene.of_split("train")
     if hold_out and hold_out >= len(frames):
         raise ConfigError(
-            f"--hold-out {hold_out} leaves nothing to train on: the scene has {len(frames)} training views.",
+            f"{option('hold_out', hold_out)} leaves nothing to train on: the scene has {len(frames)} training views.",
             hint=f"Hold out at most {max(0, len(frames) - 1)}.",
         )
     held_out = _spread(frames, hold_out)

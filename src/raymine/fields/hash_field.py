@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Rays, Samples
 from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
+from raymine.fields.initial import xavier
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
 from raymine.kernels.harmonics.op import harmonics
@@ -64,7 +64,7 @@ class HashField(nn.Module):
         self.table = nn.Parameter((table * 2 - 1) * 1e-4)
         colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
         shapes = [(grid.width, width), (width, config.geometry), *colour]
-        weights = [_xavier(shape, seed, 1 + layer) for layer, shape in enumerate(shapes)]
+        weights = [nn.Parameter(xavier(shape, seed, 1 + layer)) for layer, shape in enumerate(shapes)]
         self.density_layers = nn.ParameterList(weights[:2])
         self.colour_layers = nn.ParameterList(weights[2:])
 
@@ -138,9 +138,3 @@ class HashField(nn.Module):
         for weight in self.colour_layers[:-1]:
             hidden = (hidden @ weight).relu_()
         return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])
-
-
-def _xavier(shape: tuple[int, int], seed: int, layer: int) -> nn.Parameter:
-    """Uniform weights [inputs, outputs] of variance 2 / (inputs + outputs); `layer` keeps the draws of layers apart."""
-    limit = math.sqrt(6 / sum(shape))
-    return nn.Parameter((uniform(seed, layer, Stream.INITIAL, shape) * 2 - 1) * limit)

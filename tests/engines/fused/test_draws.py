@@ -108,7 +108,7 @@ def test_on_cuda_the_plain_engine_draws_there_where_it_can(monkeypatch: pytest.M
 
     assert draws_there("edges")
     assert not draws_there("error")  # learns from pixels, which the host must know
-    monkeypatch.setattr("raymine.engines.fused.engine._IMAGE_SHARE", 0.0)
+    monkeypatch.setattr("raymine.engines.plain._IMAGE_SHARE", 0.0)
     assert not draws_there("edges")
 
 

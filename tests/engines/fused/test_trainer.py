@@ -234,8 +234,8 @@ def test_updating_is_adam(beta1: float) -> None:
     rate = c.rate_at(3, 50)
     expected = {}
     for name, parameter, grad, first, second, decay, beta in (
-        ("table", state.field.table, trainer.table_grad, state.optimiser.first.get("table"),
-         state.optimiser.second["table"], 0.0, beta1),
+        ("table", state.field.table, trainer.table_grad, state.optimiser.first.get("field.table"),
+         state.optimiser.second["field.table"], 0.0, beta1),
         ("layers", trainer.weights, trainer.parts.sum(0), trainer.weights_first, trainer.weights_second, c.decay, 0.9),
     ):  # fmt: skip
         p, v = parameter.detach().clone(), second.clone()
@@ -248,7 +248,7 @@ def test_updating_is_adam(beta1: float) -> None:
     assert float(trainer.rows[3, 7]) == pytest.approx(rate, rel=1e-5)
     assert int(trainer.step) == int(trainer.updates) == 4
     close(state.field.table.detach() - before, expected["table"][0] - before, 1e-3)
-    close(state.optimiser.second["table"], expected["table"][1], 1e-4)
+    close(state.optimiser.second["field.table"], expected["table"][1], 1e-4)
     close(trainer.weights, expected["layers"][0], 1e-5)
     close(trainer.weights_second, expected["layers"][1], 1e-4)
     # What the kernels read follows what is saved, and the layers of the field are the updated numbers.

@@ -52,10 +52,10 @@ def test_held_out_views_are_spread_over_the_training_split(scene: Path) -> None:
 
 
 def test_at_least_one_view_is_left_to_train_on(tmp_path: Path, scene: Path) -> None:
-    with pytest.raises(ConfigError, match="--hold-out 4 leaves nothing to train on: the scene has 4 training views"):
+    with pytest.raises(ConfigError, match="`hold_out=4` leaves nothing to train on: the scene has 4 training views"):
         train(request(scene, tmp_path / "run", hold_out=4))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="--hold-out must be 0 or more"):
+    with pytest.raises(ConfigError, match="`hold_out` must be 0 or more"):
         request(scene, None, hold_out=-1)
 
 

@@ -1,0 +1,15 @@
+"""First values of network weights, as a function of the seed."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from raymine.kernels.philox.op import Stream, uniform
+
+
+def xavier(shape: tuple[int, int], seed: int, layer: int) -> Tensor:
+    """Uniform weights [inputs, outputs] of variance 2 / (inputs + outputs); `layer` keeps the draws of layers apart."""
+    limit = math.sqrt(6 / sum(shape))
+    return (uniform(seed, layer, Stream.INITIAL, shape) * 2 - 1) * limit
