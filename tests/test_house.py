@@ -35,7 +35,7 @@ LAYERS = [
 
 LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
 
-OF_NO_MODULE = {"test_house.py", "test_examples.py", "toolkit/test_gpu.py"}
+OF_NO_MODULE = {"test_house.py", "test_examples.py", "test_own_model.py", "toolkit/test_gpu.py"}
 """Tests of several modules at once, or of the repository."""
 
 

@@ -68,6 +68,7 @@ def train(
     downscale: int = 1,
     mining: str | None = None,
     pixels: str | None = None,
+    hold_out: int = 0,
     overrides: Mapping[str, Any] | None = None,
     progress: bool = True,
     allow: str | Collection[str] = (),
@@ -77,8 +78,9 @@ def train(
     scene: a scene folder, or "builtin". recipe: a registered name, "package.module:function", a function (scene,
     device) -> TrainConfig, or a TrainConfig. steps, seconds: at most one of them; neither takes the recipe's own number
     of steps; seconds count training only. out: the run folder; None takes the next free `runs/<scene>-<recipe>-<n>`.
-    resume: go on with the run in `out`. mining, pixels: as `--mining` and `--pixels`. overrides: settings of the
-    recipe's config by dotted name. progress: show progress on stderr. allow: packages whose classes may be imported.
+    resume: go on with the run in `out`. mining, pixels: as `--mining` and `--pixels`. hold_out: take this many training
+    views out of training; only they may select a best checkpoint. overrides: settings of the recipe's config by dotted
+    name. progress: show progress on stderr. allow: packages whose classes may be imported.
 
     `RaymineError` where something cannot work; nothing is created then. Ctrl-C stops in good order, saves the run and
     raises `KeyboardInterrupt`: `load` opens it, and `resume=True` with its `out` goes on.
@@ -94,6 +96,7 @@ def train(
             seed=seed,
             device=device,
             downscale=downscale,
+            hold_out=hold_out,
             overrides={
                 **({} if mining is None else policy_overrides(mining)),
                 **({} if pixels is None else {"pixels.policy": pixels}),
@@ -113,9 +116,9 @@ def load(
 ) -> Run:
     """Open a trained run, also while it trains. Its scene must still be where it was.
 
-    checkpoint: "latest", or "best" by the quick evaluations during training. allow: packages that the run's config may
-    name classes of; they are imported, and importing runs their code. Damaged checkpoints that are passed over are told
-    as warnings.
+    checkpoint: "latest", or "best" by the views that were held out from training (`hold_out`). allow: packages that the
+    run's config may name classes of; they are imported, and importing runs their code. Damaged checkpoints that are
+    passed over are told as warnings.
     """
     if checkpoint not in get_args(Which):
         raise ConfigError(f"`checkpoint` must be 'latest' or 'best', got {checkpoint!r}.")
