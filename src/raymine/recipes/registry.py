@@ -10,6 +10,7 @@ from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
 from raymine.recipes.ngp import ngp, ngp_large
+from raymine.recipes.vanilla import vanilla
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
@@ -18,7 +19,7 @@ Recipe = Callable[[Scene, str], TrainConfig]
 AnyRecipe: TypeAlias = str | Recipe | TrainConfig
 """A registered name, `package.module:function`, a recipe itself, or the config that one would give."""
 
-RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large}
+RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large, "vanilla": vanilla}
 """raymine's own, by the name that a user types; others register under the entry-point group `raymine.recipes`."""
 
 DEFAULT = "ngp"

@@ -1,0 +1,124 @@
+"""The field of the original NeRF: positional encoding and a plain multilayer perceptron (Mildenhall et al., 2020).
+
+With gamma_L(p) = (p, sin(2^0 p), cos(2^0 p), .., sin(2^(L-1) p), cos(2^(L-1) p)) for every coordinate,
+
+    h = relu layers of gamma(x), with gamma(x) again as an input of layer `skip`
+    density' = w h        colour' = V2 relu(V1 [W h, gamma(d)])
+
+Positions are in the box of the scene, scaled to -1 .. 1; a scene without a box is contracted into it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from raymine.contracts import Bounds, FieldInput, FieldOutput, Memory
+from raymine.errors import ConfigError
+from raymine.fields.initial import xavier
+from raymine.kernels.activations import Activation, Activations
+from raymine.kernels.ngp_step.op import Box, to_unit_cube
+
+
+@dataclass(frozen=True)
+class MlpFieldConfig:
+    """Shape of the network. `skip`: the layer, from 1, that sees the encoded position again; 0: none does."""
+
+    depth: int = 8
+    width: int = 256
+    skip: int = 5
+    position_frequencies: int = 10
+    direction_frequencies: int = 4
+    density: Activation = dataclasses.field(default_factory=lambda: Activation("softplus", shift=1.0))
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.depth <= 32 and 8 <= self.width <= 1024):
+            raise ConfigError(f"the MLP needs depth 1 .. 32 and width 8 .. 1024, got {self.depth} and {self.width}.")
+        if not 0 <= self.skip <= self.depth:
+            raise ConfigError(f"`skip` must be a layer from 1 to {self.depth}, or 0 for none, got {self.skip}.")
+        if not (0 <= self.position_frequencies <= 20 and 0 <= self.direction_frequencies <= 20):
+            raise ConfigError(
+                f"frequencies must be in 0 .. 20, got {self.position_frequencies} and {self.direction_frequencies}."
+            )
+
+    def build(self, bounds: Bounds, seed: int, device: torch.device) -> MlpField:
+        """See `contracts.FieldConfig`."""
+        return MlpField(self, bounds, seed).to(device)
+
+    def memory(self, bounds: Bounds) -> Memory:
+        """Weights four times; inputs, activations and their gradients of a sample."""
+        weights = self.depth * self.width * (self.width + 6 * self.position_frequencies)
+        return Memory(4 * 4 * weights, 2 * 4 * (self.depth + 2) * self.width)
+
+
+class MlpField(nn.Module):
+    """Density and view-dependent colour as pre-activations (`contracts.Field`, `KeepsFeatures`)."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, config: MlpFieldConfig, bounds: Bounds, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.activations = Activations(config.density, Activation("sigmoid"))
+        self.unbounded = bounds.unbounded
+        self.register_buffer("low", torch.tensor(bounds.low), persistent=False)
+        self.register_buffer("high", torch.tensor(bounds.high), persistent=False)
+        position = 3 + 6 * config.position_frequencies
+        direction = 3 + 6 * config.direction_frequencies
+        width = config.width
+        inputs = [position] + [width] * (config.depth - 1)
+        if config.skip:
+            inputs[config.skip - 1] += position if config.skip > 1 else 0
+        shapes = [(n, width) for n in inputs]
+        shapes += [(width, 1), (width, width), (width + direction, width // 2), (width // 2, 3)]
+        layers = [_linear(shape, seed, layer) for layer, shape in enumerate(shapes)]
+        self.trunk = nn.ModuleList(layers[: config.depth])
+        self.density_head, self.bottleneck, self.view, self.colour_head = layers[config.depth :]
+
+    def hidden(self, positions: Tensor) -> Tensor:
+        """[n, 3] world positions -> [n, width]: the last layer before the heads."""
+        unit = to_unit_cube(positions, Box(self.low, self.high, self.unbounded)) * 2 - 1
+        encoded = positional_encoding(unit, self.config.position_frequencies)
+        hidden = encoded
+        for number, layer in enumerate(self.trunk, start=1):
+            if number == self.config.skip and number > 1:
+                hidden = torch.cat((hidden, encoded), -1)
+            hidden = torch.relu(layer(hidden))
+        return hidden
+
+    def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
+        return self.density_head(self.hidden(positions))[:, 0]
+
+    @torch.no_grad()
+    def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `density`, with the last hidden layer [n, width], which a `forward` without a graph need not repeat."""
+        hidden = self.hidden(positions)
+        return self.density_head(hidden)[:, 0], hidden
+
+    def forward(self, query: FieldInput) -> FieldOutput:
+        """[n] points with directions -> pre-activations."""
+        kept = None if torch.is_grad_enabled() else query.features
+        hidden = self.hidden(query.positions) if kept is None else kept
+        encoded = positional_encoding(query.directions, self.config.direction_frequencies)
+        seen = torch.relu(self.view(torch.cat((self.bottleneck(hidden), encoded.to(hidden.dtype)), -1)))
+        return FieldOutput(self.colour_head(seen), self.density_head(hidden)[:, 0])
+
+
+def positional_encoding(points: Tensor, frequencies: int) -> Tensor:
+    """[n, D] -> [n, D (1 + 2 frequencies)]: the points, then the sines, then the cosines of 2^k times them."""
+    scaled = (points[:, None, :] * 2.0 ** torch.arange(frequencies, device=points.device)[:, None]).flatten(1)
+    return torch.cat((points, torch.sin(scaled), torch.cos(scaled)), -1)
+
+
+def _linear(shape: tuple[int, int], seed: int, layer: int) -> nn.Linear:
+    """A layer with weights drawn by the seed and no offset."""
+    made = nn.Linear(*shape)
+    with torch.no_grad():
+        made.weight.copy_(xavier(shape, seed, layer).T)
+        made.bias.zero_()
+    return made
