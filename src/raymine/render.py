@@ -74,18 +74,26 @@ def first_look(
     """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more.
 
     keep: also what the field keeps of its work for a second pass [B, anything], unset where density is HIDDEN; else
-    None, also where it keeps nothing.
+    None, also where it keeps nothing. On CUDA, samples behind `stop` have a density of their own: rendering with the
+    same `stop` leaves them out.
     """
     if isinstance(field, SeesAlongRays) and field.along_rays:
         output, kept = field.infer(rays, samples, stop, faint, colour=True, keep=keep)
         return output, kept if keep else None
     query = query_points(rays, samples)
+    if rays.origins.is_cuda:
+        # Which samples are visible is known to the device alone, and learning it would make the host wait.
+        output = field.forward(query)
+        if faint > 0:
+            seen = visible(activations_of(field).density(output.density), samples, stop, faint)
+            output = replace(output, density=torch.where(seen, output.density, HIDDEN))
+        return output, None
     density, features = density_pass(field, query)
     index = visible(density, samples, stop, faint).nonzero()[:, 0]
-    seen = field.forward(replace(query, features=features).rows(index))
-    colour = seen.colour.new_zeros(len(samples), 3)
-    raw = seen.density.new_full((len(samples),), HIDDEN)
-    colour[index], raw[index] = seen.colour, seen.density
+    output = field.forward(replace(query, features=features).rows(index))
+    colour = output.colour.new_zeros(len(samples), 3)
+    raw = output.density.new_full((len(samples),), HIDDEN)
+    colour[index], raw[index] = output.colour, output.density
     return FieldOutput(colour, raw), features if keep else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,17 @@ class OptimiserConfig:
         return self.lr * warm * self.final ** min(1.0, step / max(1, horizon))
 
 
+@dataclass
+class Block:
+    """Dense parameters and moments that lie one after the other in memory; grad: theirs, of the present step."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    first: Tensor | None
+    second: Tensor
+    grad: Tensor | None = None
+
+
 class Optimiser:
     """Moments of the parameters of every part, by `part.name`. `updates` counts the steps that were applied."""
 
@@ -79,6 +90,12 @@ class Optimiser:
         self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items() if self._beta1(name) > 0}
         self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.updates = 0
+        self._blocks: list[Block] = []
+        for group in {id(group): group for group in self._groups.values()}.values():
+            names = tuple(name for name, own in self._groups.items() if own is group)
+            kinds = {(self.parameters[name].device.type, self.parameters[name].dtype) for name in names}
+            if not group.sparse and kinds == {("cuda", torch.float32)}:
+                self.block(names)
 
     def groups(self) -> list[Group]:
         return []
@@ -98,9 +115,42 @@ class Optimiser:
     def _beta1(self, name: str) -> float:
         return self.config.table_beta1 if self._groups[name].sparse else self.config.beta1
 
+    def block(self, names: tuple[str, ...]) -> Block:
+        """Lay out dense parameters of one group, and their moments, one after the other in memory.
+
+        One kernel then updates them all; parameters and moments become views. Where they lie so already, nothing moves.
+        """
+        for block in self._blocks:
+            if block.names == names:
+                return block
+        self._blocks = [block for block in self._blocks if not set(block.names) & set(names)]
+        parameters = [self.parameters[name] for name in names]
+        values, second = _joined(parameters), _joined([self.second[name] for name in names])
+        first = _joined([self.first[name] for name in names]) if self._beta1(names[0]) > 0 else None
+        start = 0
+        for name, parameter in zip(names, parameters, strict=True):
+            span = slice(start, start + parameter.numel())
+            parameter.data = values[span].view_as(parameter)
+            self.second[name] = second[span].view_as(parameter)
+            if first is not None:
+                self.first[name] = first[span].view_as(parameter)
+            start = span.stop
+        self._blocks.append(Block(names, values, first, second))
+        return self._blocks[-1]
+
+    def _join_gradients(self) -> None:
+        """One tensor of gradients for every block all of whose parameters have one."""
+        for block in self._blocks:
+            grads = [self.parameters[name].grad for name in block.names]
+            whole = [grad for grad in grads if grad is not None and not grad.is_sparse]
+            block.grad = _joined(whole) if len(whole) == len(grads) else None
+
     def gate(self, loss: Tensor) -> Tensor:
         """[] bool: whether the loss [] and every gradient are finite, from one sum. Nothing waits for it."""
-        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        self._join_gradients()
+        joined = {name for block in self._blocks if block.grad is not None for name in block.names}
+        grads = [p.grad for name, p in self.parameters.items() if p.grad is not None and name not in joined]
+        grads += [block.grad for block in self._blocks if block.grad is not None]
         sums = (grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
         return torch.isfinite(sum(sums, loss.detach()))
 
@@ -108,17 +158,20 @@ class Optimiser:
         """Forget the gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
+        for block in self._blocks:
+            block.grad = None
 
     def step(self, rate: float, gate: Tensor) -> None:
         """Apply the gradients where the gate is open, and forget them. Whoever reads the gate counts the update."""
-        c = self.config
+        done = set()
+        for block in self._blocks:
+            if block.grad is not None:
+                update(block.values, block.grad, block.first, block.second, self._rates(block.names[0], rate, gate))
+                done |= set(block.names)
         for name, parameter in self.parameters.items():
-            if parameter.grad is None:
+            if parameter.grad is None or name in done:
                 continue
-            group = self._groups[name]
-            rates = Rates(
-                rate * group.rate, self._beta1(name), c.beta2, c.eps, c.decay * group.decay, self.updates + 1, gate
-            )
+            group, rates = self._groups[name], self._rates(name, rate, gate)
             first, second = self.first.get(name), self.second[name]
             if parameter.grad.is_sparse:
                 rows, grad = parameter.grad._indices()[0], parameter.grad._values()
@@ -126,3 +179,12 @@ class Optimiser:
             else:
                 update(parameter, parameter.grad, first, second, rates, sparse=group.sparse)
         self.clear()
+
+    def _rates(self, name: str, rate: float, gate: Tensor) -> Rates:
+        c, group = self.config, self._groups[name]
+        decay = c.decay * group.decay
+        return Rates(rate * group.rate, self._beta1(name), c.beta2, c.eps, decay, self.updates + 1, gate)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in parts])

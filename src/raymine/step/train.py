@@ -38,7 +38,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     marched = len(rounds.samples)
     state.rays = next_ray_count(state, len(batch.rays), marched)
     # All that is read from the device, at once.
-    told = torch.stack([part.detach().double() for part in (gate, loss.total, loss.mse, *extra.values())])
+    told = torch.stack([gate.float(), *(part.detach().float() for part in (loss.total, loss.mse, *extra.values()))])
     finite, total, mse, *rest = told.tolist()
     state.optimiser.updates += int(finite)
     numbers = dict(zip(extra, rest, strict=True))

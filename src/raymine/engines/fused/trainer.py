@@ -92,24 +92,11 @@ class FusedTrainer:
 
     def _own_parameters(self) -> None:
         """Put the layers and their moments one after the other in memory, where one kernel updates them all."""
-        field, optimiser = self.field, self.state.optimiser
+        optimiser = self.state.optimiser
         names = {id(value): name for name, value in optimiser.parameters.items()}
-        layers = layers_of(field)
-        self.weights, self.weights_first, self.weights_second = (
-            torch.cat([part.detach().reshape(-1) for part in parts])
-            for parts in (
-                layers,
-                [optimiser.first[names[id(layer)]] for layer in layers],
-                [optimiser.second[names[id(layer)]] for layer in layers],
-            )
-        )
-        start = 0
-        for layer in layers:
-            span, name = slice(start, start + layer.numel()), names[id(layer)]
-            layer.data = self.weights[span].view_as(layer)
-            optimiser.first[name] = self.weights_first[span].view_as(layer)
-            optimiser.second[name] = self.weights_second[span].view_as(layer)
-            start = span.stop
+        block = optimiser.block(tuple(names[id(layer)] for layer in layers_of(self.field)))
+        assert block.first is not None
+        self.weights, self.weights_first, self.weights_second = block.values, block.first, block.second
 
     @torch.no_grad()
     def reload(self) -> None:

@@ -169,7 +169,7 @@ def judge_packed(
     counts, launched = count.int(), programs(device, 32)
     judge[(launched,)](
         raw, t_start.contiguous(), t_end.contiguous(), first.int(), counts, counts, wanted,
-        torch.tensor([n], dtype=torch.int32, device=device), delta, stop, 0.0, gradient, size,
+        torch.full((1,), n, dtype=torch.int32, device=device), delta, stop, 0.0, gradient, size,
         torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, CHUNK=32, num_warps=1,
     )  # fmt: skip
     share = 1 / (3 * weight.sum().clamp_min(1))

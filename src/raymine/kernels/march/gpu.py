@@ -6,6 +6,8 @@ before them says. So samples lie in the order of their rays, whatever the order 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -198,8 +200,12 @@ SAMPLES = 0xFFFFFFFF
 """The bits of `counted` and `running` that count samples; those above count rays."""
 
 
+@lru_cache(maxsize=64)
 def spacing_numbers(spacing: Spacing, device: torch.device) -> Tensor:
-    """`spacing` [7] of `march`. Infinities become large numbers, which the kernel never reads with cone = 0."""
+    """`spacing` [7] of `march`. Infinities become large numbers, which the kernel never reads with cone = 0.
+
+    Kept, because a copy from the host waits for all that the device has been given to do. Not to be changed.
+    """
     numbers = (spacing.shortest, spacing.longest, spacing.cone, *spacing.knots)
     return torch.tensor([min(number, 1e30) for number in numbers], device=device)
 
@@ -210,10 +216,6 @@ def march_packed(
     """As `reference.march`. Waits for the device once, to learn how much room the samples need."""
     device, n = origins.device, len(origins)
     rays = torch.cat((origins, directions, near[:, None], far[:, None]), 1).float().contiguous()
-    low, high = (torch.tensor(side, device=device) for side in (grid.low, grid.high))
-    reach = (high - low) * (0.5 * 2 ** (grid.levels - 1))
-    centre = (low + high) * 0.5
-    box = torch.cat((centre, 2 / (high - low), centre - reach, centre + reach))
     count, first, seen, hitting = (torch.empty(n, dtype=torch.int32, device=device) for _ in range(4))
     counted, running = (torch.empty(n, dtype=torch.int64, device=device) for _ in range(2))
     totals = torch.empty(5, dtype=torch.int32, device=device)
@@ -222,8 +224,8 @@ def march_packed(
 
     def walk(write: bool, t_start: Tensor, t_end: Tensor, ray_id: Tensor) -> None:
         march[(programs(device, MARCHERS),)](
-            rays, jitter.float().contiguous(), n_rays, grid.cells, box, spacing_numbers(spacing, device), counted,
-            running, count, first, seen, hitting, t_start, t_end, ray_id, totals, len(t_start), n,
+            rays, jitter.float().contiguous(), n_rays, grid.cells, grid.box_numbers, spacing_numbers(spacing, device),
+            counted, running, count, first, seen, hitting, t_start, t_end, ray_id, totals, len(t_start), n,
             WRITE=write, **constants, num_warps=1,
         )  # fmt: skip
 

@@ -40,6 +40,17 @@ class Occupancy:
         return ((self.bits[:, :, None] >> place) & 1).reshape(self.levels, -1)
 
     @cached_property
+    def box_numbers(self) -> Tensor:
+        """[12] float32 on the device of the bits: centre and 2 / sides of the inner box, low and high of the outermost.
+
+        Kept, because a copy from the host waits for all that the device has been given to do.
+        """
+        low, high = (torch.tensor(side, device=self.bits.device) for side in (self.low, self.high))
+        reach = (high - low) * (0.5 * 2 ** (self.levels - 1))
+        centre = (low + high) * 0.5
+        return torch.cat((centre, 2 / (high - low), centre - reach, centre + reach))
+
+    @cached_property
     def occupied_box(self) -> tuple[np.ndarray, np.ndarray]:
         """low, high [3] float32: a box that holds every occupied cell (on a grid of several levels, all of it)."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
