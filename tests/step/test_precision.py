@@ -403,11 +403,11 @@ def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -
 
     def catch(request: TrainRequest) -> RunResult:
         requests.append(request)
-        return RunResult(Path("r"), "finished", 0, 1, 0.0, None)
+        return RunResult(Path("r"), "stopped", 130, 1, 0.0, None)
 
     monkeypatch.setattr(narrate, "narrated_train", catch)
-    assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 0
-    assert main(["train", "ball"]) == 0
+    assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 130
+    assert main(["train", "ball"]) == 130
     config = replace_fields(CONFIG, requests[0].overrides)
     assert (config.amp, config.checkpoint_samples) == ("bf16", 65536)
     assert replace_fields(CONFIG, requests[1].overrides) == CONFIG

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from raymine.engines.fused import draws, engine, grid, rays, renderer, stages, trainer
+from raymine.engines.fused import draws, engine, graph, grid, rays, renderer, stages, trainer
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
@@ -133,7 +133,7 @@ def print_ways(target: GPUTarget, room: int) -> None:
 
 def replace_kernels(target: GPUTarget) -> set[object]:
     seen: set[object] = set()
-    launched = [(module, vars(module)) for module in (trainer, grid, stages, rays, renderer, draws)]
+    launched = [(module, vars(module)) for module in (trainer, graph, grid, stages, rays, renderer, draws)]
     for module, names in (*launched, (mlp, ["_forward"]), (mlp.kernels, ["backward", "outer"])):
         for name in list(names):
             if isinstance(getattr(module, name), JITFunction):

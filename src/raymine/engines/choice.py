@@ -5,21 +5,50 @@ from __future__ import annotations
 from raymine.contracts import Renderer
 from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
-from raymine.engines.plain import PlainEngine
+from raymine.engines.plain import PlainEngine, images_fit
+from raymine.kernels.dispatch import triton_problem
+from raymine.samplers import OccupancyConfig
 from raymine.step import TrainData, TrainState
+from raymine.step.objective import closed_form
 
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
     """The quickest engine that can train the state."""
     problem = problem_with(state.config, state.device.type, training=True)
-    if problem:
-        return PlainEngine(state, data, problem)
-    from raymine.engines.fused.engine import FusedEngine
+    if not problem:
+        from raymine.engines.fused.engine import FusedEngine
 
-    try:
-        return FusedEngine(state, data)
-    except NoRoomError as error:
-        return PlainEngine(state, data, str(error))
+        try:
+            return FusedEngine(state, data)
+        except NoRoomError as error:
+            problem = str(error)
+    if not capture_problem(state, data):
+        from raymine.engines.captured import CapturedEngine, worth_capturing
+
+        if worth_capturing(state.config) or state.config.engine == "captured":
+            return CapturedEngine(state, data, problem)
+    return PlainEngine(state, data, problem)
+
+
+def capture_problem(state: TrainState, data: TrainData) -> str:
+    """Why a step of plain torch cannot be captured in a CUDA graph, or an empty string."""
+    config = state.config
+    problem = triton_problem() if state.device.type == "cuda" else f"CUDA graphs do not run on {state.device.type}"
+    if problem:
+        return problem
+    if config.engine == "plain":
+        return "the plain step was asked for"
+    if type(config.sampler) is not OccupancyConfig:
+        return f"shapes are fixed for the occupancy grid alone, not for {type(config.sampler).__name__}"
+    if closed_form(state) is None:
+        return "the loss or the activations are others than those of `judge`"
+    if config.pixels.follows_error or data.rig.dynamic:
+        return "rays of this scene are drawn by the host"
+    if config.checkpoint_samples or config.deterministic:
+        return "activations are recomputed, or bits are to repeat"
+    if not images_fit(state, data):
+        return "the images do not fit on the device"
+    return ""
 
 
 def renderer_for(state: TrainState) -> Renderer:

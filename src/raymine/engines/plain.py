@@ -40,9 +40,14 @@ def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
     device = state.device
     if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
         return None
-    wanted = 5 * int(data.images.sizes.prod(1).sum())  # colours and masks
-    if wanted > _IMAGE_SHARE * torch.cuda.get_device_properties(device).total_memory:
+    if not images_fit(state, data):
         return None
     from raymine.engines.fused.rays import DeviceRays
 
     return DeviceRays(state, data).batch
+
+
+def images_fit(state: TrainState, data: TrainData) -> bool:
+    """Whether the device of the state has room for the images, so that rays can be drawn there."""
+    wanted = 5 * int(data.images.sizes.prod(1).sum())  # colours and masks
+    return wanted <= _IMAGE_SHARE * torch.cuda.get_device_properties(state.device).total_memory

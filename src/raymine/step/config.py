@@ -17,7 +17,7 @@ from raymine.step.optimiser import OptimiserConfig
 
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
 Background = Literal["random", "scene"]
-EngineWish = Literal["auto", "plain"]
+EngineWish = Literal["auto", "captured", "plain"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class TrainConfig:
     loss: the terms that are added up (`contracts.Term`).
     background: what lies behind transparent pixels in training: a random colour per ray, so that the field cannot paint
         the background into the scene, or the colour of the scene.
-    engine: `auto` takes the fused kernels where they can train this model; `plain` never does.
+    engine: `auto` takes the fused kernels where they can train this model, else plain torch in a CUDA graph where
+        shapes are fixed; `captured` takes no fused kernels, `plain` no graph either.
     deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
     amp: the type that the networks multiply in; parameters, moments, the encoding and rendering are always float32.
         `auto`: float16 in the fused step, float32 in the plain one.

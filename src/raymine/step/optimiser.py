@@ -91,11 +91,10 @@ class Optimiser:
         self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.updates = 0
         self._blocks: list[Block] = []
-        for group in {id(group): group for group in self._groups.values()}.values():
-            names = tuple(name for name, own in self._groups.items() if own is group)
-            kinds = {(self.parameters[name].device.type, self.parameters[name].dtype) for name in names}
-            if not group.sparse and kinds == {("cuda", torch.float32)}:
-                self.block(names)
+        dense = [name for name, group in self._groups.items() if not group.sparse]
+        # On a CPU an update costs what its numbers cost; on CUDA it costs a launch.
+        if all(self.parameters[name].is_cuda and self.parameters[name].dtype == torch.float32 for name in dense):
+            self.blocks_of(dense)
 
     def groups(self) -> list[Group]:
         return []
@@ -114,6 +113,17 @@ class Optimiser:
 
     def _beta1(self, name: str) -> float:
         return self.config.table_beta1 if self._groups[name].sparse else self.config.beta1
+
+    def group_of(self, name: str) -> Group:
+        """The group of a parameter, by `part.name`."""
+        return self._groups[name]
+
+    def blocks_of(self, names: Sequence[str]) -> list[Block]:
+        """Blocks that hold these dense parameters, one for each group; see `block`."""
+        by_group: dict[int, list[str]] = {}
+        for name in names:
+            by_group.setdefault(id(self._groups[name]), []).append(name)
+        return [self.block(tuple(members)) for members in by_group.values()]
 
     def block(self, names: tuple[str, ...]) -> Block:
         """Lay out dense parameters of one group, and their moments, one after the other in memory.

@@ -15,6 +15,7 @@ from raymine import recipes
 from raymine.config import Every, Schedule
 from raymine.engines import choice
 from raymine.engines.fused import engine
+from raymine.engines.fused import graph as graph_module
 from raymine.engines.fused import grid as grid_module
 from raymine.engines.fused import rays as rays_module
 from raymine.engines.fused import stages as stages_module
@@ -67,7 +68,7 @@ class Noted:
 @pytest.mark.parametrize("unbounded", [False, True])
 def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     launches: set[tuple[object, ...]] = set()
-    for module in (trainer_module, grid_module, stages_module, rays_module):
+    for module in (trainer_module, graph_module, grid_module, stages_module, rays_module):
         for name, value in vars(module).items():
             if isinstance(value, KernelInterface | InterpretedFunction):
                 monkeypatch.setattr(module, name, Noted(name, launches))

@@ -32,8 +32,8 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
 
 
 def _training_problem(config: TrainConfig) -> str:
-    if config.engine == "plain":
-        return "the plain step was asked for"
+    if config.engine != "auto":
+        return f"the {config.engine} step was asked for"
     if len(config.loss) != 1 or not isinstance(config.loss[0], ColourLoss):
         others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss)]
         return f"the fused step minimises one colour loss, and the loss has {', '.join(others) or 'several'}"

@@ -1,0 +1,135 @@
+"""The captured engine: plain torch on buffers of a fixed size trains as the plain step does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from raymine.contracts import Group
+from raymine.engines import choice
+from raymine.engines.fused.rays import DeviceRays
+from raymine.fields import HashField
+from raymine.mining import HardConfig, MiningConfig
+from raymine.pixels import PixelConfig
+from raymine.step import TrainState, create_state, train_step
+from support.device import forbidden_to_wait, requires_gpu
+from support.fused import CONFIG, DEVICE, GPU, data_on
+
+pytest.importorskip("triton")
+
+from raymine.engines.captured import CapturedEngine, CapturedTrainer
+
+POLICIES = ("none", "prune", "hard")
+DATA = data_on(DEVICE)
+
+
+def fresh(policy: str, **changes: object) -> TrainState:
+    mining = MiningConfig(policy=policy, hard=HardConfig(draw="poisson"))  # type: ignore[arg-type]
+    config = replace(CONFIG, engine="captured", mining=mining, **changes)  # type: ignore[arg-type]
+    state = create_state(config, DATA, seed=3, device=DEVICE)
+    state.rays = 256 if GPU else 10
+    state.horizon = 100
+    torch.manual_seed(0)
+    with torch.no_grad():
+        # A field with something in it: parameters of a fresh one are close to 0.
+        state.module.table.copy_(torch.randn_like(state.module.table))
+    return state
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_captured_step_is_the_plain_step(policy: str) -> None:
+    captured, plain = fresh(policy), fresh(policy)
+    trainer, draw = CapturedTrainer(captured, DATA), DeviceRays(plain, DATA).batch
+    for _ in range(3):
+        (got,), expected = trainer.advance(1), train_step(plain, DATA, draw)
+        assert (got.rays, got.marched, got.step) == (expected.rays, expected.marched, expected.step)
+        assert got.trained == pytest.approx(expected.trained, rel=0.02, abs=2)
+        assert got.loss == pytest.approx(expected.loss, rel=1e-3)
+        assert got.mse == pytest.approx(expected.mse, rel=1e-3)
+        assert got.learning_rate == pytest.approx(expected.learning_rate, rel=1e-5)
+        assert captured.rays == plain.rays
+    for name, value in plain.tensors().items():
+        if name.startswith(("field.", "adam.")):
+            distance = (captured.tensors()[name] - value).norm() / value.norm().clamp_min(1e-12)
+            assert float(distance) < 0.02, name
+
+
+def test_captured_step_obeys_rate_and_decay_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups(self: HashField) -> list[Group]:
+        layers = {name: value for name, value in self.named_parameters() if name != "table"}
+        return [Group("table", {"table": self.table}, rate=0.5, sparse=True), Group("network", layers, rate=0.0)]
+
+    monkeypatch.setattr(HashField, "groups", groups)
+    captured, plain = fresh("none"), fresh("none")
+    before = {name: value.clone() for name, value in captured.tensors().items()}
+    trainer = CapturedTrainer(captured, DATA)
+    trainer.advance(1)
+    train_step(plain, DATA, DeviceRays(plain, DATA).batch)
+    assert torch.equal(before["field.density_layers.0"], captured.tensors()["field.density_layers.0"])
+    moved = captured.tensors()["field.table"] - before["field.table"]
+    wanted = plain.tensors()["field.table"] - before["field.table"]
+    assert float(moved.abs().max()) > 0
+    assert float((moved - wanted).norm() / wanted.norm()) < 0.02
+
+
+def test_room_of_the_second_pass_follows_what_is_chosen() -> None:
+    state = fresh("hard")
+    trainer = CapturedTrainer(state, DATA)
+    assert trainer._places <= trainer.buffers.capacity
+    trainer._places = 8
+    (report,) = trainer.advance(1)
+    assert report.trained == 8, "no more than there was room for"
+    assert trainer._places > 8
+    (report,) = trainer.advance(1)
+    assert 8 < report.trained <= trainer._places
+
+
+def test_engine_is_captured_where_shapes_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "triton_problem", lambda: "")
+    monkeypatch.setattr(choice, "images_fit", lambda *_: True)
+
+    def problem(state: TrainState) -> str:
+        state.device = torch.device("cuda")
+        return choice.capture_problem(state, DATA)
+
+    assert problem(fresh("hard")) == ""
+    assert "drawn by the host" in problem(fresh("hard", pixels=PixelConfig(policy="error")))
+    assert "recomputed" in problem(fresh("hard", checkpoint_samples=100))
+    state = fresh("hard")
+    state.config = replace(state.config, engine="plain")
+    assert problem(state) == "the plain step was asked for"
+
+
+@requires_gpu
+@pytest.mark.parametrize("policy", POLICIES)
+def test_captured_engine_learns_without_waiting(policy: str) -> None:
+    state = fresh(policy)
+    engine = choice.engine_for(state, DATA)
+    assert isinstance(engine, CapturedEngine)
+    first = engine.advance(16)
+    for _ in range(10):
+        reports = engine.advance(16)
+    assert state.step == 176
+    assert reports[-1].mse < 0.3 * first[0].mse
+    assert not reports[-1].lost
+    trainer = engine.trainer
+    with forbidden_to_wait():
+        trainer._replay("step", trainer.run_stages)
+
+
+@requires_gpu
+def test_field_that_reads_numbers_back_trains_without_a_graph(caplog: pytest.LogCaptureFixture) -> None:
+    class Reads(HashField):
+        def forward(self, query):  # type: ignore[no-untyped-def]
+            assert bool(self.table.detach().isfinite().all())
+            return super().forward(query)
+
+    state = fresh("hard")
+    state.module.__class__ = Reads
+    trainer = CapturedTrainer(state, DATA)
+    reports = [report for _ in range(4) for report in trainer.advance(4)]
+    assert len(reports) == 16
+    assert all(report.finite for report in reports)
+    assert "not captured in a CUDA graph" in caplog.text
