@@ -48,7 +48,6 @@ def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
         (replace(CUDA, field=replace(CUDA.field, width=200)), True, "up to 128 wide"),
         (replace(CUDA, field=replace(CUDA.field, colour_layers=4)), False, "3 colour layers"),
         (replace(CUDA, mining=MiningConfig(hard=HardConfig(draw="systematic"))), True, ""),
-        (replace(CUDA, mining=MiningConfig(hard=HardConfig(winsor=10.0))), True, "without `winsor`"),
         (replace(CUDA, pixels=PixelConfig(policy="edges")), True, ""),
         (replace(CUDA, pixels=PixelConfig(policy="error+edges")), True, "not by error+edges"),
         (replace(CUDA, optimiser=replace(CUDA.optimiser, beta1=0.0)), True, "optimiser.beta1 is 0"),

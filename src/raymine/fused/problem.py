@@ -18,13 +18,11 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
     problem = triton_problem()
     if problem:
         return problem
-    field, mining = config.field, config.mining
+    field = config.field
     if field.width > 128 or field.geometry > 64 or field.colour_layers > 3:
         return "the fused step takes networks up to 128 wide, 64 numbers for colour and 3 colour layers"
     if not training:
         return ""
-    if mining.policy == "hard" and mining.hard.winsor is not None:
-        return "the fused step draws hard samples without `winsor`"
     if config.optimiser.beta1 == 0:
         return "the fused step updates networks with momentum, and optimiser.beta1 is 0"
     if config.pixels.follows_error:
