@@ -40,7 +40,6 @@ POLICIES: dict[str, dict[str, JSON]] = {
     "hard, even pixels": EVEN,
     "hard, pixels by edges": {"pixels.policy": "edges"},
     "hard, pixels by error and edges": {"pixels.policy": "error+edges"},
-    "hard, winsor 10": {"mining.hard.winsor": 10.0},
     "hard, error and edges, image limit 1": {"pixels.policy": "error+edges", "pixels.image_limit": 1.0},
     "hard, Huber": {"loss.kind": "huber", "loss.delta": 0.1},
 }

@@ -190,22 +190,6 @@ def test_topk_takes_the_largest() -> None:
     assert chosen.index.tolist() == [1, 3, 4]  # 0.4 * 8 = 3.2
 
 
-def test_winsor_caps_what_counts_as_large() -> None:
-    # Norms 17, 1, 1, 1 and one that is 0: the mean of the four above 0 is 5.
-    size = torch.tensor([17.0, 1.0, 1.0, 1.0, 0.0])
-    assert draw.winsorise(size, 2.0).tolist() == [10.0, 1.0, 1.0, 1.0, 0.0]
-    chosen = Miner(HardConfig(winsor=2.0), images=1).choose(size[:, None], step=0)
-    assert float(chosen.tau) == pytest.approx(math.sqrt(5 * 103) / 13)
-
-
-def test_a_winsorised_gradient_is_cut_in_training_too() -> None:
-    """Norms 17, 1, 1, 1 with a limit of 10: with certain draws, the first is trained at 10 / 17 of its length."""
-    size = torch.tensor([17.0, 1.0, 1.0, 1.0])
-    config = HardConfig(winsor=2.0, draw="topk", reweight="none", low=1.0, high=1.0)
-    chosen = Miner(config, images=1).choose(size[:, None], step=0)
-    assert chosen.weight.tolist() == pytest.approx([10 / 17, 1.0, 1.0, 1.0])
-
-
 @each_draw
 @settings(max_examples=40, deadline=None)
 @given(
@@ -411,7 +395,6 @@ def test_a_draw_is_a_function_of_seed_and_step(config: HardConfig) -> None:
         (lambda: HardConfig(low=0.0), "0 < low <= high <= 1"),
         (lambda: HardConfig(low=0.6), "0 < low <= high <= 1"),
         (lambda: HardConfig(high=1.1), "0 < low <= high <= 1"),
-        (lambda: HardConfig(winsor=0.5), "`winsor` must be at least 1"),
         (lambda: MiningConfig(policy="easy"), "policy must be one of"),  # type: ignore[arg-type]
         (lambda: MiningConfig(stop=1.0), "0 <= stop < 1"),
         (lambda: Miner(images=0), "`images` must be at least 1"),

@@ -23,8 +23,6 @@ class HardConfig:
     reweight: `unbiased` divides a chosen gradient by the probability of its choice; `none`, as published, does not.
     rate: of the running average of tau; None takes 1 / number of training images, as the paper says.
     low, high: b is kept within low B .. high B.
-    winsor: a gradient longer than this many times the mean is cut to that, for the draw and for training, so that a few
-        impossible samples cannot crowd out the rest; None: no limit.
     """
 
     draw: Draw = "systematic"
@@ -32,7 +30,6 @@ class HardConfig:
     rate: float | None = None
     low: float = 0.05
     high: float = 0.5
-    winsor: float | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -50,8 +47,6 @@ class HardConfig:
             raise ConfigError(f"mining `rate` must be in 0 .. 1 and above 0, got {self.rate}.")
         if not 0 < self.low <= self.high <= 1:
             raise ConfigError(f"mining needs 0 < low <= high <= 1, got {self.low} and {self.high}.")
-        if self.winsor is not None and not self.winsor >= 1:
-            raise ConfigError(f"mining `winsor` must be at least 1 (the mean itself), got {self.winsor}.")
 
 
 PUBLISHED = HardConfig(draw="multinomial", reweight="none")

@@ -45,12 +45,6 @@ def concentration(p: Tensor, marched: int) -> Tensor:
     return (p.square().sum() * marched).sqrt()
 
 
-def winsorise(size: Tensor, limit: float) -> Tensor:
-    """[B] G, at most `limit` times the mean of those above 0."""
-    mean = size.sum() / (size > 0).sum().clamp_min(1)
-    return torch.minimum(size, mean * limit)
-
-
 def poisson(p: Tensor, budget: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Which samples are taken [B] bool, and with what probability each could be [B]; uniform: [B] in [0, 1)."""
     chance = (p * budget).clamp_max(1.0)

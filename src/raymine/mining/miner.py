@@ -70,8 +70,7 @@ class Miner:
         total = n if marched is None else marched
         if total < n:
             raise ConfigError(f"`marched` must be at least the {n} samples given, got {marched}.")
-        limited = size if config.winsor is None else draw.winsorise(size, config.winsor)
-        p = draw.probabilities(limited)
+        p = draw.probabilities(size)
         tau = draw.concentration(p, total)
         self.tau.lerp_(torch.where(tau > 0, tau, self.tau), self.rate)
         budget = (total / self.tau).clamp(config.low * total, config.high * total)
@@ -85,8 +84,6 @@ class Miner:
         else:
             key = -p.double() if config.draw == "topk" else draw.race(p, number)
             index, weight = self._first(key, p, budget, total)
-        if config.winsor is not None:
-            weight = weight * (limited / size.clamp_min(torch.finfo(size.dtype).tiny))[index]
         # An empty place repeats a chosen sample: sample 0 may be one whose gradient is NaN, and NaN times 0 is NaN.
         return Selection(torch.where(weight > 0, index, index[:1]), weight, tau, budget)
 
