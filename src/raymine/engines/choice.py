@@ -1,4 +1,4 @@
-"""Which engine trains a model: decided here, per model, with a reason for people."""
+"""The choice of an engine for a model, with a reason to show to the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raymine.step import TrainData, TrainState
 
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
-    """The quickest engine that can train the state."""
+    """The fastest engine that can train the state."""
     problem = problem_with(state.config, state.device.type, training=True)
     if problem:
         return PlainEngine(state, data, problem)
@@ -23,7 +23,7 @@ def engine_for(state: TrainState, data: TrainData) -> Engine:
 
 
 def renderer_for(state: TrainState) -> Renderer:
-    """The quickest renderer that can show the state."""
+    """The fastest renderer that supports the state."""
     if problem_with(state.config, state.device.type, training=False):
         return state.renderer()
     from raymine.engines.fused.engine import fused_renderer

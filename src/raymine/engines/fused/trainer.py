@@ -1,7 +1,8 @@
 """A training step as one CUDA graph: draw, march, infer, judge, select, train, Adam.
 
-Nothing waits for the host. Counts stay on the device; what a step reports goes into a ring of rows, which the host
-reads once per call of `advance`. Buffers have a fixed size: rays that find no room are counted, and the buffers grow.
+The device never waits for the host. Counts stay on the device. A step writes its report to a ring buffer, which the
+host reads once per call of `advance`. Buffers have a fixed size. Rays whose samples do not fit are counted, and the
+buffers grow after that call.
 """
 
 from __future__ import annotations
@@ -33,25 +34,26 @@ from raymine.kernels.select.gpu import select
 from raymine.step import TrainData, TrainState
 
 RING = 64
-"""Rows of reports: the most steps of one `advance`."""
+"""Rows of the ring buffer of reports, and so the most steps of one `advance`."""
 ROW = 10
-"""Numbers of a report, see `conclude`."""
+"""Numbers per report, see `conclude`."""
 SCALE = 64.0
-"""Gradients are multiplied by this before they become float16, so that the small ones survive."""
+"""Factor of gradients before they become float16, so that small ones do not underflow."""
 FIXED = 2.0**32
-"""In a deterministic run the table's gradients are integers of this many a unit: their sums know no order."""
+"""In a deterministic run the gradient of the table is stored as integers, gradient * FIXED, so the sum does not depend
+on the order of the atomics."""
 _BLOCK = 1024
 _TABLE_BLOCK = 512
-"""Numbers of the table that a program of Adam updates: 1,024 take half as long again."""
+"""Elements of the table per program of Adam: 1,024 take half as long again."""
 
 _PLENTY = 224 << 10
-"""Bytes of shared memory that suffice for the first way of `train` and up to 128 encoded numbers."""
+"""Bytes of shared memory that suffice for the first variant of `train`, for encodings of at most 128 numbers."""
 
 _log = logging.getLogger(__name__)
 
 
 class FusedTrainer:
-    """Advances a `TrainState` in place: its parameters, moments, grid values and counters stay the ones it saves."""
+    """Trains a `TrainState` in place: it updates the state's own parameters, moments, grid values and counters."""
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         self.state, self.data = state, data
@@ -62,7 +64,7 @@ class FusedTrainer:
         self.model = HalfModel(self.field)
         self.rays = DeviceRays(state, data)
         self.seed = self.rays.seed
-        # What the host reads lies together, and is read at once.
+        # Everything that the host reads is in one tensor, so that one copy is enough.
         self.told = torch.zeros(RING * ROW + 2, device=device)
         self.rows = self.told[:-2].view(RING, ROW)
         self.n_rays, self.updates = self.told[-2:].view(torch.int32).split(1)
@@ -73,7 +75,7 @@ class FusedTrainer:
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(8, device=device), torch.zeros(8, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
-        # A wide network needs the registers of 8 warps, and a multiprocessor to itself.
+        # A wide network needs the registers of 8 warps, so that only one program fits on a multiprocessor.
         self._warps = 8 if self.model.shape.HP > 64 else 4
         self.parts = torch.zeros(programs(device, 8 // self._warps), self.model.shape.weights, device=device)
         self.weight_grad = torch.zeros(self.model.shape.weights, device=device)
@@ -91,7 +93,7 @@ class FusedTrainer:
         return _whole_blocks(ROOM * self.state.config.batch.samples)
 
     def _own_parameters(self) -> None:
-        """Put the layers and their moments one after the other in memory, where one kernel updates them all."""
+        """Make all layers, and their moments, contiguous in memory, so that one kernel can update them together."""
         field, optimiser = self.field, self.state.optimiser
         names = {id(value): name for name, value in optimiser.parameters.items()}
         layers = layers_of(field)
@@ -113,7 +115,7 @@ class FusedTrainer:
 
     @torch.no_grad()
     def reload(self) -> None:
-        """Take the state as it is now: after it was restored, or changed by another hand."""
+        """Copy the current state to the device. Needed after the state was restored, or changed by other code."""
         state = self.state
         self.step.fill_(state.step)
         self.updates.fill_(state.optimiser.updates)
@@ -126,12 +128,12 @@ class FusedTrainer:
         self._known = self._counters()
 
     def _counters(self) -> tuple[int, ...]:
-        """What tells that the state was changed by another hand."""
+        """Counters of the state. If they differ from `_known`, other code has changed the state."""
         state = self.state
         return state.restored, state.step, state.optimiser.updates, state.rays
 
     def advance(self, steps: int) -> list[StepReport]:
-        """Train `steps` steps (at most RING); their reports. One wait for the device, at the end."""
+        """Train min(steps, RING) steps. Returns one report per step. Waits for the device once, at the end."""
         state = self.state
         if self._counters() != self._known:
             self.reload()
@@ -157,7 +159,7 @@ class FusedTrainer:
             self._scheduled = numbers
 
     def _read(self, first: int) -> list[StepReport]:
-        """Reports of the steps since `first`; also brings the counters of the state up to date."""
+        """Read the reports of the steps since `first`, and update the counters of the state."""
         state = self.state
         told = self.told.cpu().numpy()
         rows = told[:-2].reshape(RING, ROW)
@@ -176,7 +178,7 @@ class FusedTrainer:
         return StepReport(step, loss, error, int(rays), int(marched), int(chosen), rate, counts > 0, extra, int(lost))
 
     def _grow(self) -> None:
-        """More room, since rays were lost for want of it."""
+        """Allocate larger buffers, because samples of some rays did not fit."""
         capacity = _whole_blocks(self.buffers.capacity * ROOM)
         _log.info("There is now room for %d samples.", capacity)
         self._graphs.pop("step", None)
@@ -185,7 +187,7 @@ class FusedTrainer:
     def _update_grid(self, step: int) -> None:
         sampler = self.sampler
         everything = not sampler.swept or step < sampler.config.full_steps
-        # Before the first sweep there is nothing to remember.
+        # The first sweep overwrites the values: there are no earlier ones.
         self.grid.decay.fill_(sampler.config.decay_at(step) if sampler.swept else 0.0)
         sampler.swept = True
         sampler.changed()
@@ -193,7 +195,7 @@ class FusedTrainer:
         self._replay(name, lambda: self.grid.update(self.model, everything))
 
     def _replay(self, name: str, work: Callable[[], None]) -> None:
-        """Run `work`, as a graph from the second time on: the first compiles what must be compiled."""
+        """Run `work`: directly in the first call of a name, which compiles kernels, then as a CUDA graph."""
         if self.state.device.type != "cuda":
             work()
             return
@@ -210,7 +212,7 @@ class FusedTrainer:
             graph.replay()
 
     def replay_only(self, steps: int) -> None:
-        """Steps, grid updates and averages back to back without a look at their results, to time the device alone."""
+        """Replay steps, grid updates and averaging without reading results. For timing of the device only."""
         average, every = self.state.average, self.sampler.config.every
         for i in range(steps):
             if i % every == 0:
@@ -220,7 +222,7 @@ class FusedTrainer:
                 average.follow(self.field, self.state.step + i + 1)
 
     def run_stages(self) -> None:
-        """One step, stage by stage."""
+        """One training step: all stages in order."""
         self.draw()
         march_rays(self.buffers, self.grid, self.n_rays)
         ask_field(self.buffers, self.model, self.state.config.mining.stop)
@@ -274,7 +276,10 @@ class FusedTrainer:
         return {**shape, **way._asdict(), "num_warps": self._warps, "num_stages": 1}
 
     def _find_way(self) -> Way:
-        """The quickest way of `train` that finds room on the device. Compiles them one by one where room is short."""
+        """The fastest variant of `train` that fits into the shared memory of the device. NoRoomError if none does.
+
+        If shared memory is scarce, it compiles the variants one after another to learn what they need.
+        """
         device, shape = self.state.device, self.model.shape
         wide = self._warps > 4
         if device.type != "cuda":
@@ -316,5 +321,5 @@ class FusedTrainer:
 
 
 def _whole_blocks(samples: float) -> int:
-    """`samples`, rounded up to what `select` works in."""
+    """`samples`, rounded up to a multiple of the block size of `select`."""
     return -int(-samples // _BLOCK) * _BLOCK
