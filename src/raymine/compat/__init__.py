@@ -1,1 +1,1 @@
-"""Drop-ins: the public names of other libraries on top of raymine, so that a program changes one import."""
+"""Drop-in replacements: the public API of other libraries on top of raymine. A program only changes one import."""

@@ -1,4 +1,4 @@
-"""Standing in for another library under its own name."""
+"""Replacing another library under its own module name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from raymine.errors import ConfigError
 
 
 def stand_in(name: str, ours: ModuleType, modules: Mapping[str, ModuleType], force: bool) -> ModuleType:
-    """Let `import name` find `ours`, and `import name.x` modules[x]; returns `ours`.
+    """Make `import name` return `ours`, and `import name.x` return modules["x"]. Returns `ours`.
 
-    If another library of that name has been imported, that is refused, since parts of the program hold it already;
-    `force` replaces it for imports to come.
+    ConfigError if another library of that name has already been imported, because parts of the program may use it.
+    force: replace it anyway, for later imports.
     """
     names = {name: ours, **{f"{name}.{path}": module for path, module in modules.items()}}
     for path, module in names.items():

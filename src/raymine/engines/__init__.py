@@ -1,4 +1,4 @@
-"""Engines: what advances a training state and renders it. `plain` takes any model, `fused` is the fast path on CUDA."""
+"""Engines train a state and render it. `plain` supports every model; `fused` is the fast path on CUDA."""
 
 from .choice import engine_for as engine_for
 from .choice import renderer_for as renderer_for

@@ -1,4 +1,4 @@
-"""Which engine trains a model: decided here, per model, with a reason for people."""
+"""The choice of an engine for a model, with a reason to show to the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raymine.step.objective import closed_form
 
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
-    """The quickest engine that can train the state."""
+    """The fastest engine that can train the state."""
     problem = problem_with(state.config, state.device.type, training=True)
     if not problem:
         from raymine.engines.fused.engine import FusedEngine
@@ -52,7 +52,7 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
 
 
 def renderer_for(state: TrainState) -> Renderer:
-    """The quickest renderer that can show the state."""
+    """The fastest renderer that supports the state."""
     if problem_with(state.config, state.device.type, training=False):
         return state.renderer()
     from raymine.engines.fused.engine import fused_renderer

@@ -1,4 +1,4 @@
-"""What advances a training state and shows it."""
+"""The protocol of engines."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from raymine.contracts import Renderer, StepReport
 
 
 class Engine(Protocol):
-    """Trains a state in place. `name` and `reason` are for people: what runs, and why."""
+    """Trains a state in place.
+
+    name: the engine. reason: why this engine was chosen. Both are shown to the user.
+    """
 
     name: str
     reason: str
 
     def advance(self, steps: int) -> list[StepReport]:
-        """Train at least one and at most `steps` steps; a report of each."""
+        """Train at least one and at most `steps` steps. Returns one report per step."""
         ...
 
     def renderer(self) -> Renderer:
-        """A renderer of what has been learnt by the time it is called."""
+        """A renderer of the field as it is at the time of this call."""
         ...
 
     def warm_up(self) -> None:
-        """Compile or load every kernel that training needs. The state is of no use afterwards."""
+        """Compile or load every kernel that training needs. It runs training steps, so discard the state afterwards."""
         ...

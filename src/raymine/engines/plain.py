@@ -1,4 +1,4 @@
-"""The plain engine: any model on any device, one step at a time, stage by stage."""
+"""The plain engine: any model on any device, one step at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from raymine.step import TrainData, TrainState, train_step
 from raymine.step.batch import DrawBatch
 
 _IMAGE_SHARE = 0.25
-"""Of the device's memory that images may take for a plain step to draw from them there."""
+"""Largest fraction of device memory for images. If they need more, a plain step draws pixels on the host."""
 
 
 class PlainEngine:
-    """Advances a state by `step.train_step`. On CUDA its ops are Triton kernels, and rays are drawn on the device."""
+    """Trains a state with `step.train_step`. On CUDA its ops are Triton kernels, and it draws rays on the device."""
 
     name = "plain"
 
@@ -36,7 +36,7 @@ class PlainEngine:
 
 
 def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
-    """How a plain step on CUDA draws without the host; None where it cannot, or where images would take too much."""
+    """A function that draws the rays of a plain step on CUDA. None if it is unsupported or takes too much memory."""
     device = state.device
     if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
         return None

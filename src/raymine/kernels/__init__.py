@@ -1,5 +1,5 @@
-"""Numerical ops. Each has a plain-torch reference that defines it and faster backends that obey it.
+"""Numerical ops. A plain-torch reference defines each op; faster backends must agree with it.
 
-`kernels/<op>/op.py` is the only file of an op that others import: it checks its inputs, picks a backend and carries the
-gradients. Ops take and return plain tensors; they know nothing of scenes, fields or training.
+Other packages import only `kernels/<op>/op.py` of an op. That file checks the inputs, picks a backend and implements
+the gradients. Ops take and return plain tensors. They do not depend on scenes, fields or training.
 """

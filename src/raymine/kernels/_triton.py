@@ -1,7 +1,7 @@
-"""What all launches share: how many programs fill a device, powers of two, and compiling many kernels at once.
+"""Helpers for Triton launches: the number of programs, powers of two, and compiling many kernels in parallel.
 
-Kernels take counts as pointers and sizes as plain numbers that are not specialised, so that neither another scene nor
-another number of samples compiles anything again. What is a `constexpr` is the shape of the model.
+Kernels take counts as pointers, and sizes as integers that Triton does not specialise on. So a new scene or another
+number of samples needs no new compilation. Only the shape of the model is `constexpr`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 @cache
 def programs(device: torch.device, each: int) -> int:
-    """`each` programs for every multiprocessor of a CUDA device; 2 in the interpreter, where each costs time."""
+    """Programs of a launch: `each` per multiprocessor on CUDA; 2 in the interpreter, which runs them one by one."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count * each
@@ -32,7 +32,7 @@ def power_of_two(n: int, least: int = 1) -> int:
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program may take on a CUDA device."""
+    """Largest shared memory of one program on a CUDA device, in bytes."""
     from triton.runtime import driver
 
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -40,16 +40,16 @@ def shared_memory(device: torch.device) -> int:
 
 
 def capability(device: torch.device) -> int:
-    """The major capability of a CUDA device: 8 for Ampere and Ada, 9 for Hopper, 10 and 12 for Blackwell."""
+    """Major compute capability of a CUDA device: 8 for Ampere and Ada, 9 for Hopper, 10 and 12 for Blackwell."""
     return torch.cuda.get_device_capability(device)[0]
 
 
 _compile_only: ContextVar[bool] = ContextVar("raymine_compile_only", default=False)
-"""Whether a launch in this thread compiles its kernel and computes nothing."""
+"""If True, a launch in this thread compiles its kernel but does not run it."""
 
 
 class _Redirections:
-    """How many threads compile at this moment, and Triton's own way to launch."""
+    """State of `_redirected`: the number of threads inside it, and Triton's original launch method."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -62,10 +62,10 @@ _redirections = _Redirections()
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, a launch starts to compile its kernel and computes nothing; at the end, all of them are ready to launch.
+    """Context in which a launch compiles its kernel but does not run it. On exit, all of these kernels are compiled.
 
-    Kernels compile side by side, as many as there are cores. Where Triton cannot do that, they wait for their launch.
-    Only launches of this thread are concerned: others compute as ever.
+    Kernels compile in parallel, one per core. A Triton version without `AsyncCompileMode` runs launches as usual.
+    Only launches of the calling thread are affected.
     """
     import triton
 
@@ -82,12 +82,11 @@ def compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _redirected() -> Iterator[None]:
-    """Inside, `kernel[grid]` asks `_compile_only`, in every thread; after the last exit it is Triton's own again.
+    """Context in which `kernel[grid]` checks `_compile_only`, in every thread. The last exit restores Triton's method.
 
-    Triton compiles without launching through `kernel.warmup(...)`, which has to stand where `kernel[grid](...)` does.
-    What is compiled here is the training step as it is, whose modules launch kernels of many ops; a second copy of all
-    these launches would have to be kept equal to the first. So the one method that every launch goes through is
-    exchanged, for as long as some thread compiles.
+    Triton's own way to compile without launching is `kernel.warmup(...)` in place of `kernel[grid](...)`. The training
+    step launches kernels of many ops from many modules, so that would need a second copy of every launch. Instead, the
+    one method that every launch goes through is replaced while some thread compiles.
     """
     from triton.runtime.jit import KernelInterface
 
@@ -106,7 +105,7 @@ def _redirected() -> Iterator[None]:
 
 
 def _launch_or_compile(kernel: Any, grid: Any) -> Callable[..., Any]:
-    """In place of `KernelInterface.__getitem__`."""
+    """Replacement of `KernelInterface.__getitem__`: launches or, if this thread only compiles, compiles."""
     if not _compile_only.get():
         return _redirections.launch(kernel, grid)
     return lambda *args, **options: kernel.run(*args, grid=grid, warmup=True, **options)

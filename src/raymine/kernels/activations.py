@@ -1,12 +1,12 @@
-"""Activations as values: how pre-activations of a field become density and colour.
+"""Activations: functions that map the pre-activations of a field to density and colour. They are plain values.
 
-    exp        exp(min(x - shift, cap)), with the slope of the exponential at the capped value
+    exp        exp(min(x - shift, cap)); its derivative is exp(min(x - shift, cap)) as well, also above the cap
     softplus   log(1 + exp(x - shift))
     relu       max(x - shift, 0)
     sigmoid    1 / (1 + exp(shift - x))
 
-Beyond the cap the derivative is the value itself instead of 0, so that a density that has become too large can come
-down again. The Numba and Triton kernels have `NGP` built in.
+The derivative above the cap is not 0, so that a density that has grown too large can decrease again. The Numba and
+Triton kernels implement `NGP` only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from raymine.errors import ConfigError
 Kind = Literal["exp", "softplus", "relu", "sigmoid"]
 
 CAP = 15.0
-"""Largest exponent of the density of a hash-grid field: exp(15) per world unit is opaque at any usual step length."""
+"""Largest exponent of the density of a hash-grid field. exp(15) per world unit is opaque at any usual step length."""
 
 HIDDEN = -1e4
-"""Density pre-activation of a sample that no ray sees: exactly 0 after every activation, in every float type."""
+"""Density pre-activation of an invisible sample. Every activation maps it to exactly 0, in every float type."""
 
 MOST_SHIFT = 1e3
-"""A shift stays far from HIDDEN, which would not give 0 otherwise."""
+"""Largest absolute shift. It keeps HIDDEN - shift so negative that every activation still gives exactly 0."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of pre-activations, elementwise (definitions in the module's docstring).
+    """An elementwise function of pre-activations, defined in the module docstring.
 
-    shift: what is subtracted first. cap: the largest exponent, for `exp` only; None: no limit.
+    shift: subtracted from the pre-activation first. cap: the largest exponent, for `exp` only; None means no limit.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Activation:
             raise ConfigError(f"the `cap` of an activation must be finite, got {self.cap}. None is no limit.")
 
     def __call__(self, raw: Tensor) -> Tensor:
-        """Values of pre-activations of any shape and float type. Differentiable."""
+        """Pre-activations of any shape and float type -> values of the same shape and type. Differentiable."""
         if self.cap is not None:
             return _CappedExp.apply(raw, self.shift, self.cap)
         shifted = raw - self.shift if self.shift else raw
@@ -67,14 +67,14 @@ class Activation:
 
 @dataclass(frozen=True)
 class Activations:
-    """How a field's outputs are read: density per world unit, colour in 0..1."""
+    """The activations of a field: of density, in 1 / world units, and of colour, in 0..1."""
 
     density: Activation
     colour: Activation
 
 
 NGP = Activations(density=Activation("exp", shift=1.0, cap=CAP), colour=Activation("sigmoid"))
-"""Those of the hash-grid field."""
+"""The activations of the hash-grid field: density exp(min(x - 1, CAP)), colour sigmoid(x)."""
 
 
 class _CappedExp(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""All of space contracted into a cube, in plain torch: the one definition, with its rounding.
+"""Contraction of all of space into a cube, in plain torch. This module is the definition, rounding included.
 
 With |x| the largest absolute coordinate, a point x goes to
 
@@ -6,8 +6,8 @@ With |x| the largest absolute coordinate, a point x goes to
     y = ((2 - 1/|x|) / |x|) x  outside
 
 so that |y| <= 2. The hash-grid field and `raymine.toolkit.contraction` call these functions. The Numba and Triton
-kernels of `ngp_step` keep inlined copies (`layers.place` and `gpu._place`), since a compiled kernel cannot call torch;
-tests compare them with this module.
+kernels of `ngp_step` contain copies (`layers.place` and `gpu._place`), because a compiled kernel cannot call torch.
+Tests compare the copies with this module.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 def contract(points: Tensor) -> Tensor:
-    """[..., D] finite points -> [..., D] in the cube of half side 2. NaN makes its whole point NaN. Differentiable.
+    """[..., D] finite points -> [..., D] in the cube -2..2. Differentiable.
 
-    The first derivative along a ray from the centre is continuous.
+    If a coordinate is NaN, the whole point becomes NaN. The derivative along a ray from the centre is continuous.
     """
     norm = points.abs().amax(-1, keepdim=True).clamp_min(1.0)
     return points * ((2.0 - 1.0 / norm) / norm)
 
 
 def box_units(positions: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """World positions [..., D] relative to the centre of the box low, high [D], in half sides of it. Differentiable."""
+    """World positions [..., D] -> [..., D] in units of a box: the box low, high [D] becomes -1..1. Differentiable."""
     return (positions - (low + high) * 0.5) * (2.0 / (high - low))

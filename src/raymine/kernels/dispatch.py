@@ -1,7 +1,7 @@
-"""Which backend runs an op: decided here, logged once with its reason, forcible in a `with` block.
+"""The choice of a backend for each op. It is logged once with its reason, and `force` overrides it in a `with` block.
 
-reference   plain torch; runs anywhere and defines what is right
-cpu         Numba kernels over all cores
+reference   plain torch; runs on any device and defines the op
+cpu         Numba kernels on all cores
 gpu         Triton kernels
 """
 
@@ -37,10 +37,10 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "harmonics": ("reference", "cpu", "gpu"),
     "ngp_step": ("reference", "cpu"),
 }
-"""What each op offers. An op that lists a backend must pass the comparison tests on it."""
+"""The backends of each op. An op that lists a backend must pass the comparison tests on it."""
 
 kernel_lock = threading.RLock()
-"""Held while a Numba kernel runs: each uses every core, and one of Numba's thread pools allows a single caller."""
+"""Held while a kernel runs. A Numba kernel uses every core, and one of Numba's thread pools allows only one caller."""
 
 _forced: ContextVar[Backend | None] = ContextVar("raymine_backend", default=None)
 _log = logging.getLogger("raymine.kernels")
@@ -48,7 +48,7 @@ _log = logging.getLogger("raymine.kernels")
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend of one op on one device, and why."""
+    """The backend of one op on one device, and the reason for it."""
 
     op: str
     device: str
@@ -67,7 +67,7 @@ def force(backend: Backend) -> Iterator[None]:
 
 
 def choose(op: str, device: torch.device) -> Backend:
-    """The backend for `op` on tensors of `device`."""
+    """The backend that runs `op` on tensors on `device`. ConfigError if a forced backend cannot."""
     if _forced.get() is not None:
         return explain_one(op, device.type).backend
     return _usual(op, device.type)
@@ -75,7 +75,7 @@ def choose(op: str, device: torch.device) -> Backend:
 
 @cache
 def _usual(op: str, device: str) -> Backend:
-    """The unforced choice, logged the first time."""
+    """The choice without `force`; logged on the first call for an op and a device."""
     choice = explain_one(op, device)
     _log.debug("%s on %s runs on `%s`: %s", op, choice.device, choice.backend, choice.reason)
     return choice.backend
@@ -114,7 +114,7 @@ def explain(device: str = "cpu") -> list[Choice]:
 
 
 def interpreted() -> bool:
-    """Whether Triton kernels run in their interpreter, on CPU tensors: for tests without a GPU."""
+    """Whether Triton's interpreter runs the Triton kernels on CPU tensors. Tests use it on machines without a GPU."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 

@@ -1,10 +1,10 @@
-"""Packed samples: rays of different lengths in one flat array. Every op that works along rays takes or returns these.
+"""Packed samples: rays with different numbers of samples in one flat array. All ops along rays use this layout.
 
-The B samples of R rays lie ray by ray, in order along each. A `Pack` is the layout alone: where each ray begins and how
-many samples it has; a ray may have none. `Samples` are intervals along rays together with their layout.
+The B samples of R rays are stored ray by ray, in order along each ray. A `Pack` is only the layout: the first sample of
+each ray and its number of samples, which may be 0. `Samples` are intervals along rays with their layout.
 
-What can be checked without waiting for a device is: on a CPU counts must not be negative and ids must ascend and be in
-range; elsewhere the caller answers for it.
+On the CPU the values are checked: counts must not be negative, and ray ids must be sorted and in range. On other
+devices these checks would wait for the device, so the caller is responsible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from raymine.errors import ConfigError
 
 
 class Pack(NamedTuple):
-    """first, count [R] int64: ray r has the samples first[r] .. first[r] + count[r] - 1; rays lie end to end."""
+    """first, count [R] int64: ray r has the samples first[r] .. first[r] + count[r] - 1.
+
+    Rays follow one another without gaps: first[0] = 0 and first[r + 1] = first[r] + count[r].
+    """
 
     first: Tensor
     count: Tensor  # type: ignore[assignment]  # shadows a method of tuple
@@ -29,19 +32,22 @@ class Pack(NamedTuple):
         return self.first.shape[0]
 
     def ray_id(self, n_samples: int | None = None) -> Tensor:
-        """[B] int64: the ray of each sample. On CUDA this waits for B, unless the caller knows it and passes it."""
+        """[B] int64: the ray of each sample.
+
+        n_samples: B. Without it, this waits for a CUDA device to learn B.
+        """
         if n_samples is not None:
             place = torch.arange(n_samples, device=self.count.device)
-            # The rays that end at or before a sample are those in front of its own.
+            # The ray of a sample equals the number of rays that end at or before the sample.
             return torch.searchsorted(self.first + self.count, place, right=True).clamp_max(max(self.n_rays - 1, 0))
         return torch.repeat_interleave(torch.arange(self.n_rays, device=self.count.device), self.count)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Packed intervals along rays: t_start, t_end [B] float; ray_id [B], first [R], count [R] int64.
+    """Packed intervals along rays: t_start, t_end [B] float distances; ray_id [B], first [R], count [R] int64.
 
-    Rays lie end to end: first[0] = 0, first[r + 1] = first[r] + count[r], and every sample belongs to a ray.
+    Rays follow one another without gaps: first[0] = 0, first[r + 1] = first[r] + count[r]. Every sample has a ray.
     """
 
     t_start: Tensor
@@ -64,7 +70,7 @@ class Samples:
 
     @classmethod
     def from_pack(cls, t_start: Tensor, t_end: Tensor, pack: Pack) -> Samples:
-        """Intervals t_start, t_end [B] in the layout `pack`, which gives each its ray. Does not wait for a device."""
+        """Samples from intervals t_start, t_end [B] and their layout. Does not wait for a device."""
         return cls(t_start, t_end, pack.ray_id(t_start.shape[0]), *pack)
 
     def to(self, device: torch.device | str) -> Samples:
@@ -74,7 +80,7 @@ class Samples:
 
 
 def pack_counts(count: Tensor) -> Pack:
-    """The pack of rays with count [R] samples each."""
+    """The pack of R rays with count [R] samples each. count: integers, not negative."""
     if count.ndim != 1 or count.is_floating_point():
         raise ConfigError(f"`count` must be integers of shape [R], got {count.dtype} of shape {list(count.shape)}.")
     count = count.long()
@@ -84,7 +90,7 @@ def pack_counts(count: Tensor) -> Pack:
 
 
 def pack_ids(ray_id: Tensor, n_rays: int) -> Pack:
-    """The pack of samples whose rays are ray_id [B], ascending, each in 0 .. n_rays - 1."""
+    """The pack of samples whose rays are ray_id [B]: integers in 0 .. n_rays - 1 in ascending order."""
     if ray_id.ndim != 1 or ray_id.is_floating_point():
         raise ConfigError(f"`ray_id` must be integers of shape [B], got {ray_id.dtype} of shape {list(ray_id.shape)}.")
     if n_rays < 0:

@@ -1,5 +1,5 @@
-"""Samplers, scans and volume rendering as plain functions and small classes, for fields and loops of any kind.
+"""Samplers, scans and volume rendering as plain functions and small classes, for any field and any training loop.
 
-Each module is a family: `pack` (which samples belong to which ray), `scan`, `volume`, `importance`, `boxes`, `lenses`,
-`occupancy`, `proposal`, `contraction` and `losses`. Everything runs on CPU and CUDA, and what can be differentiated is.
+Modules: `pack` (which samples belong to which ray), `scan`, `volume`, `importance`, `boxes`, `lenses`, `occupancy`,
+`proposal`, `contraction` and `losses`. Everything runs on CPU and CUDA. Docstrings say what is differentiable.
 """

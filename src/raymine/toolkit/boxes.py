@@ -1,10 +1,10 @@
-"""Where rays enter and leave axis-aligned boxes.
+"""Intersection of rays with axis-aligned boxes.
 
-A box is the product of three slabs. For a ray o + t d and the slab low .. high of one axis,
+A box is the intersection of three slabs. A ray o + t d is inside the slab low .. high of one axis for
 
-    t_a = (low - o) / d,   t_b = (high - o) / d,   inside while  min(t_a, t_b) <= t <= max(t_a, t_b)
+    min(t_a, t_b) <= t <= max(t_a, t_b),   t_a = (low - o) / d,   t_b = (high - o) / d
 
-and inside the box while that holds on all three axes: from the largest entry to the smallest exit.
+and inside the box where this holds on all three axes: from the largest entry to the smallest exit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raymine.errors import ConfigError
 
 
 class Crossing(NamedTuple):
-    """t_near, t_far [R, M] distances along the rays; hit [R, M] bool."""
+    """t_near, t_far [R, M]: entry and exit in units of the length of the direction. hit [R, M] bool."""
 
     t_near: Tensor
     t_far: Tensor
@@ -33,14 +33,14 @@ def intersect(
     far: float = float("inf"),
     miss: float = float("inf"),
 ) -> Crossing:
-    """Every ray against every box: origins, directions [R, 3]; boxes [M, 6] as low x, y, z, high x, y, z.
+    """Intersect every ray with every box: origins, directions [R, 3]; boxes [M, 6] as low x, y, z, high x, y, z.
 
-    A ray hits a box when some t in near .. far lies in it, faces included; t_near and t_far are then the ends of that
-    part, and both are `miss` where there is none. An origin inside a box gives t_near = near.
+    A ray hits a box if some t in near .. far lies in the box, faces included. t_near and t_far are the ends of that
+    range of t; both are `miss` if there is no hit. An origin inside a box gives t_near = near.
 
-    A ray parallel to a face is inside that slab for all t or for none; a box without extent along an axis is hit in a
-    single t; a box with high < low, a NaN anywhere and a direction of zeros are never hit. Differentiable in origins,
-    directions and boxes (not in the choice of the face).
+    A ray parallel to a face is inside that slab for all t or for none. A box of thickness 0 is hit at a single t. There
+    is no hit for a box with high < low, for NaN in a ray or a box, or for a direction of zeros. Differentiable in
+    origins, directions and boxes; the choice of the face has no gradient.
     """
     _check("origins", origins, 3)
     _check("directions", directions, 3)
@@ -52,7 +52,7 @@ def intersect(
     o, d = origins[:, None], directions[:, None]
     low, high = boxes[None, :, :3], boxes[None, :, 3:]
     parallel = d == 0
-    # Dividing by one instead of zero keeps NaN out of the gradients of what is not used.
+    # Dividing by 1 instead of 0 keeps NaN out of the gradients: the quotient is not used, but 0 * inf would be NaN.
     by = torch.where(parallel, torch.ones_like(d), d)
     a, b = (low - o) / by, (high - o) / by
     between = (low <= o) & (o <= high)

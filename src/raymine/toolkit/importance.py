@@ -1,13 +1,12 @@
-"""Samples where a distribution along the ray has its mass: inverse-CDF sampling of batched and packed intervals.
+"""Importance sampling along rays: inverse-CDF sampling of batched and packed intervals.
 
-A ray has edges t_0 <= .. <= t_n and a CDF c_0 <= .. <= c_n at them, linear in between; only its rise counts, it need
-not go from 0 to 1. Resampling to m intervals asks for the points where the CDF has risen by equal shares,
+A ray has edges t_0 <= .. <= t_n and a CDF c_0 <= .. <= c_n at them, linear in between. The CDF need not go from 0 to 1;
+only its differences matter. Resampling to m intervals finds the points where the CDF takes the equally spaced values
 
     u_k = c_0 + (k + o) (c_n - c_0) / m,   k = 0 .. m - 1       o = 1/2, or one random offset in 0..1 per ray
 
-and puts the new edges half-way between neighbouring points. Batched rays are [..., n + 1]; packed rays lie end to end
-in flat arrays (`raymine.toolkit.pack`), and their packs count edges. Nothing here is differentiable: where samples lie
-is a decision, not a function to be trained through.
+and puts the new edges half-way between neighbouring points. Batched rays are [..., n + 1]. Packed rays are flat arrays
+(`raymine.toolkit.pack`), and their packs count edges. Nothing here is differentiable.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from raymine.toolkit.pack import Pack, pack_counts
 
 
 class Neighbours(NamedTuple):
-    """left, right int64, shaped like the values: sorted[left] <= value < sorted[right]."""
+    """left, right: int64 indices in the shape of the values, with sorted[left] <= value < sorted[right]."""
 
     left: Tensor
     right: Tensor
 
 
 class Resampled(NamedTuple):
-    """edges of the new intervals and the samples they were built around.
+    """New intervals: their edges, and the samples around which they were built.
 
-    Batched: edges [..., m + 1], samples [..., m], no packs. Packed: flat, with the pack of each; a ray of m > 0 samples
-    has m + 1 edges, one without samples has none.
+    Batched: edges [..., m + 1], samples [..., m], no packs. Packed: flat arrays with a pack for each. A ray with m > 0
+    samples has m + 1 edges; a ray without samples has no edges.
     """
 
     edges: Tensor
@@ -43,11 +42,12 @@ class Resampled(NamedTuple):
 
 @torch.no_grad()
 def searchsorted(sorted: Tensor, values: Tensor, packs: tuple[Pack, Pack] | None = None) -> Neighbours:
-    """For each value, the neighbours in its own ray between which it lies.
+    """For each value, the two neighbouring entries of `sorted`, on the same ray, between which it lies.
 
     Batched: sorted [..., n] and values [..., m] give indices [..., m] into the last axis. Packed: sorted [S] and
-    values [V] with their two packs give indices [V] into `sorted`. Each ray is ascending. A value out of range has the
-    first or the last two neighbours; NaN counts as larger than everything; a ray with nothing to search gives -1.
+    values [V] with their two packs give indices [V] into `sorted`. `sorted` must ascend along each ray. For a value
+    below the first entry, both neighbours are the first entry; for one above the last entry, they are the last two
+    entries. NaN counts as larger than everything. If the ray has no entries, both indices are -1. Not differentiable.
     """
     dtype = torch.promote_types(sorted.dtype, values.dtype)
     sorted, values = sorted.to(dtype), values.to(dtype)
@@ -59,18 +59,19 @@ def searchsorted(sorted: Tensor, values: Tensor, packs: tuple[Pack, Pack] | None
             f"{list(values.shape)}. Give `packs` for rays of different lengths."
         )
     last = sorted.shape[-1] - 1
-    # The last edge is left out: what lies at it or beyond belongs to the last interval.
+    # The search leaves out the last entry, so that values at or above it belong to the last interval.
     found = torch.searchsorted(sorted[..., :-1].contiguous(), values.contiguous(), right=True)
     return Neighbours((found - 1).clamp_min(0).clamp_max(last), found.clamp_max(last))
 
 
 @torch.no_grad()
 def inverse_cdf(edges: Tensor, cdfs: Tensor, u: Tensor, packs: tuple[Pack, Pack] | None = None) -> Tensor:
-    """Where on its ray the CDF reaches u: the shape of u.
+    """The distance at which the CDF of a ray reaches u, in the shape of u.
 
     Batched: edges, cdfs [..., n + 1], u [..., m]. Packed: edges, cdfs [S], u [V], and the packs of edges and of u.
-    Where the CDF is flat at u, that is the far end of the flat piece, or its middle if the ray ends with it. Values
-    outside the CDF give the first or the last edge, NaN gives NaN, a ray without edges 0.
+    If the CDF is constant at u, the result is the far end of the constant piece, or its middle if the ray ends with it.
+    u below or above the range of the CDF gives the first or the last edge. NaN gives NaN, and a ray without edges
+    gives 0. Not differentiable.
     """
     _check_alike(edges, cdfs)
     if u.numel() and not edges.shape[-1]:
@@ -85,7 +86,8 @@ def inverse_cdf(edges: Tensor, cdfs: Tensor, u: Tensor, packs: tuple[Pack, Pack]
     rise = c1 - c0
     flat = torch.where(u > c1, 1.0, torch.where(torch.isnan(u + rise), torch.nan, 0.5)).to(rise.dtype)
     share = torch.where(rise > 0, (u - c0) / rise, flat).clamp(0.0, 1.0)
-    # Rounding may neither carry a point past its interval nor keep it from the end: samples stay in order.
+    # The minimum, and t1 itself for share = 1, keep rounding from moving a point out of its interval. So samples stay
+    # in order.
     return torch.where(share < 1, torch.minimum(t0 + share * (t1 - t0), t1), t1 + 0 * share)
 
 
@@ -100,15 +102,15 @@ def importance_samples(
 ) -> Resampled:
     """Resample every ray to n intervals of equal mass.
 
-    edges, cdfs: [..., K + 1] batched, or [S] with the `pack` of edges per ray; ascending along each ray.
-    n: a number, for a batched result ([..., n + 1] edges; [R, n + 1] from packed rays), or [R] integers, for a packed
-    result.
-    stratified: shift the samples of each ray by a random share of their spacing, drawn from torch's generator; a
-    tensor of one number in 0..1 per ray is used as it is.
+    edges, cdfs: [..., K + 1] batched, or [S] with the `pack` of edges; ascending along each ray.
+    n: an int for a batched result ([..., n + 1] edges; [R, n + 1] from packed rays), or integers [R] for a packed
+        result.
+    stratified: if True, shift the samples of each ray by a random fraction of their spacing from torch's generator. A
+        tensor, one number in 0..1 per ray, is used as these fractions. If False, the fraction is 1/2.
 
-    A ray whose CDF does not rise, or is not finite, says nothing of where to look: its samples are spread evenly. A ray
-    without edges has no samples if the result is packed, and samples of length 0 at distance 0 if it is batched. A
-    single interval (n = 1) is all of the ray.
+    If the CDF of a ray does not rise or is not finite, its samples are evenly spaced. A ray without edges gets no
+    samples in a packed result, and intervals of length 0 at distance 0 in a batched one. With n = 1 the interval is the
+    whole ray. Not differentiable.
     """
     _check_alike(edges, cdfs)
     dtype = edges.dtype
@@ -142,10 +144,11 @@ def importance_samples(
 
 @torch.no_grad()
 def edges_between(samples: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """[..., m] ascending samples -> [..., m + 1] edges half-way between them; low, high [...] bound the ray.
+    """Samples [..., m] in ascending order -> edges [..., m + 1] half-way between them. Not differentiable.
 
-    The outer edges mirror the inner ones about the first and the last sample, no further than low and high. A single
-    sample has no neighbour: its interval is low .. high.
+    low, high [...]: the ends of the ray. The first edge mirrors the second about the first sample, and the last edge
+    mirrors the one before it about the last sample; both are clamped to low .. high. The interval of a single sample is
+    low .. high.
     """
     low, high = low[..., None], high[..., None]
     if samples.shape[-1] < 2:
@@ -180,7 +183,7 @@ def _packed(edges: Tensor, cdfs: Tensor, pack: Pack, counts: Tensor, stratified:
     edge_pack = pack_counts(torch.where(counts > 0, counts + 1, 0))
     low, high = _padded(edges)[first], _padded(edges)[last]
 
-    # Every sample makes the edge on its left, the last of a ray also the one on its right.
+    # Every sample defines the edge on its left. The last sample of a ray also defines the edge on its right.
     before, behind = torch.roll(samples, 1), torch.roll(samples, -1)
     alone = counts[ray] == 1
     opening = torch.where(alone, low[ray], torch.maximum(samples - (behind - samples) * 0.5, low[ray]))
@@ -205,7 +208,7 @@ def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, valu
     first, last = _ends(sorted_pack)
     first, last = first[ray], last[ray]
     low, high = first, last
-    # All values halve their intervals together; the longest ray says how often.
+    # Binary search of all values at once; the longest ray determines the number of rounds.
     for _ in range((longest - 1).bit_length()):
         middle = (low + high) >> 1
         up = (low < high) & ~(sorted[middle] > values)
@@ -214,7 +217,7 @@ def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, valu
 
 
 def _informative(edges: Tensor, cdfs: Tensor) -> Tensor:
-    """The CDF, or one that rises evenly along the ray where it says nothing."""
+    """The CDF; replaced by one that rises evenly along the ray if it does not rise or is not finite."""
     if not edges.shape[-1]:
         return cdfs
     rises = cdfs[..., -1:] - cdfs[..., :1] > torch.finfo(cdfs.dtype).tiny
@@ -230,7 +233,7 @@ def _informative_packed(edges: Tensor, cdfs: Tensor, pack: Pack) -> Tensor:
 
 
 def _offsets(stratified: bool | Tensor, rays: tuple[int, ...], like: Tensor) -> Tensor:
-    """One number per ray: where in its step a sample lies."""
+    """Per ray, the offset o of the module docstring."""
     if isinstance(stratified, Tensor):
         if tuple(stratified.shape) != tuple(rays):
             raise ConfigError(f"`stratified` must have shape {list(rays)}, one per ray, got {list(stratified.shape)}.")
@@ -247,7 +250,7 @@ def _ends(pack: Pack) -> tuple[Tensor, Tensor]:
 
 
 def _padded(flat: Tensor) -> Tensor:
-    """One zero more, which is what index -1 reads."""
+    """`flat` with a zero appended, so that index -1 reads 0."""
     return torch.cat((flat, flat.new_zeros(1)))
 
 
@@ -257,7 +260,7 @@ def _check_alike(edges: Tensor, cdfs: Tensor) -> None:
 
 
 def _check_pack(flat: Tensor, pack: Pack) -> int:
-    """The number of entries of the longest ray, after a look whether the pack fits: one wait for the device."""
+    """Check that the pack fits, and return the number of entries of the longest ray. Waits for the device once."""
     if flat.ndim != 1:
         raise ConfigError(f"packed rays lie in one flat array, got shape {list(flat.shape)}.")
     if not pack.n_rays:

@@ -1,15 +1,16 @@
 """Lens distortion of points on the image plane at distance 1, and its inverse.
 
-Perspective lenses, with r2 = x^2 + y^2 and coefficients in the order of OpenCV (k1 k2 p1 p2 k3 k4 k5 k6 s1 s2 s3 s4):
+Perspective lenses have the coefficients k1 k2 p1 p2 k3 k4 k5 k6 s1 s2 s3 s4, in the order of OpenCV. With
+r2 = x^2 + y^2:
 
     q  = (1 + k1 r2 + k2 r2^2 + k3 r2^3) / (1 + k4 r2 + k5 r2^2 + k6 r2^3)
     x' = x q + 2 p1 x y + p2 (r2 + 2 x^2) + s1 r2 + s2 r2^2
     y' = y q + 2 p2 x y + p1 (r2 + 2 y^2) + s3 r2 + s4 r2^2
 
-Fisheye lenses (`raymine.cameras.lens`): a point at the angle theta = atan(r) goes to the radius
+Fisheye lenses (`raymine.cameras.lens`) map a point at the angle theta = atan(r) to the radius
 theta (1 + k1 theta^2 + k2 theta^4 + k3 theta^6 + k4 theta^8).
 
-The inverses are found by Newton's method without a graph. One more step, whose residual alone has a graph, then gives
+Newton's method computes the inverses without a graph. One more step, in which only the residual has a graph, then gives
 the exact derivative of the inverse: with p' = f(p, k), dp = J^-1 (dp' - df/dk dk).
 """
 
@@ -23,16 +24,18 @@ from raymine.cameras import undistort_fisheye as _angle_of
 from raymine.errors import ConfigError
 
 LENGTHS = (0, 1, 2, 4, 5, 8, 12)
-"""How many coefficients a perspective lens may have; those that are left out are 0."""
+"""Allowed numbers of coefficients of a perspective lens; missing coefficients are 0."""
 
 STEEPEST = torch.pi / 2 - 1e-4
-"""The largest angle that `undistort_fisheye` gives: at a right angle a ray no longer meets the image plane."""
+"""The largest angle that `undistort_fisheye` returns, in radians. A ray at a right angle does not meet the image
+plane."""
 
 
 def distort(points: Tensor, coefficients: Tensor) -> Tensor:
-    """[..., 2] -> [..., 2] points as a perspective lens shows them; coefficients [..., 0 | 1 | 2 | 4 | 5 | 8 | 12].
+    """Points [..., 2] on the image plane -> [..., 2], distorted by a perspective lens.
 
-    Differentiable in both. Infinite where the denominator of the radial part is 0.
+    coefficients: [..., 0 | 1 | 2 | 4 | 5 | 8 | 12]. The result is infinite where the denominator of q is 0.
+    Differentiable in both arguments.
     """
     coefficients = _twelve(points, coefficients)
     x, y = points.unbind(-1)
@@ -40,11 +43,11 @@ def distort(points: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def undistort(points: Tensor, coefficients: Tensor, iterations: int = 10, tolerance: float = 1e-6) -> Tensor:
-    """[..., 2] -> [..., 2]: the inverse of `distort` by at most `iterations` Newton steps from the point itself.
+    """Inverse of `distort`, [..., 2] -> [..., 2], by `iterations` Newton steps that start at the distorted point.
 
-    A point where the derivative of the lens is singular (its determinant below `tolerance`) stays where it is. Points
-    beyond the fold of a lens have no inverse, and what they get means nothing: `distort` of the result then differs
-    from the point. NaN stays NaN. Differentiable in both arguments, exactly where the iteration has converged.
+    A step is skipped where the determinant of the Jacobian is at most `tolerance` in absolute value. Beyond the radius
+    at which a lens folds over, there is no inverse and the result is meaningless; `distort` of it differs from the
+    input. NaN stays NaN. Differentiable in both arguments; the derivative is exact where the iteration has converged.
     """
     coefficients = _twelve(points, coefficients)
     with torch.no_grad():
@@ -59,7 +62,10 @@ def undistort(points: Tensor, coefficients: Tensor, iterations: int = 10, tolera
 
 
 def distort_fisheye(points: Tensor, coefficients: Tensor) -> Tensor:
-    """[..., 2] -> [..., 2] points as a fisheye lens shows them; coefficients [..., 4]. Differentiable in both."""
+    """Points [..., 2] on the image plane -> [..., 2], distorted by a fisheye lens. Differentiable in both arguments.
+
+    coefficients: [..., 4].
+    """
     k = _four(points, coefficients)
     r2 = points.square().sum(-1)
     r = r2.clamp_min(_tiny(r2)).sqrt()
@@ -67,10 +73,10 @@ def distort_fisheye(points: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def undistort_fisheye(points: Tensor, coefficients: Tensor, iterations: int = 10) -> Tensor:
-    """[..., 2] -> [..., 2]: the inverse of `distort_fisheye` by `iterations` Newton steps in the angle.
+    """Inverse of `distort_fisheye`, [..., 2] -> [..., 2], by `iterations` Newton steps for the angle.
 
-    The image plane holds angles below a right angle: larger ones are cut to `STEEPEST`, so the result keeps its
-    direction and stays finite. NaN stays NaN. Differentiable in both arguments.
+    coefficients: [..., 4]. The image plane only contains angles below pi/2. Larger angles are clamped to `STEEPEST`, so
+    that the result keeps its direction and stays finite. NaN stays NaN. Differentiable in both arguments.
     """
     k = _four(points, coefficients)
     r2 = points.square().sum(-1)
@@ -106,7 +112,7 @@ def _perspective(x: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, ...]:
 
 
 def _newton(x: Tensor, y: Tensor, points: Tensor, k: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """One step towards the point that is shown at `points`; the derivative of the lens carries no graph."""
+    """One Newton step: what to subtract from x and y to get `points` after distortion. The Jacobian has no graph."""
     u, v, xx, xy, yx, yy = _perspective(x, y, k)
     xx, xy, yx, yy = (part.detach() for part in (xx, xy, yx, yy))
     off_x, off_y = u - points[..., 0], v - points[..., 1]
@@ -114,7 +120,7 @@ def _newton(x: Tensor, y: Tensor, points: Tensor, k: Tensor, tolerance: float) -
     regular = determinant.abs() > tolerance
     by = torch.where(regular, determinant, torch.ones_like(determinant))
     still = torch.zeros_like(by)
-    # NaN is not regular, and a point that is NaN stays it.
+    # For NaN, `regular` is False and the step is 0, so a point that is NaN stays NaN.
     return (
         torch.where(regular, (off_x * yy - off_y * xy) / by, still),
         torch.where(regular, (off_y * xx - off_x * yx) / by, still),
@@ -150,5 +156,5 @@ def _check_points(points: Tensor) -> None:
 
 
 def _tiny(like: Tensor) -> float:
-    """The smallest r2 that is told from 0: its root and their ratio still have a derivative."""
+    """Lower limit of r2. Its square root, and the ratio of the two, still have finite derivatives."""
     return float(torch.finfo(like.dtype).tiny) ** 0.5

@@ -4,12 +4,12 @@ Distortion (mip-NeRF 360): for a ray of intervals with weights w_i, midpoints m_
 
     loss = sum over i, j of w_i w_j |m_i - m_j| + 1/3 sum over i of w_i^2 d_i
 
-which is small where the weight is in one place. Every pair that has the gap between m_k and m_k+1 between them pays
-for it, so with P_k = w_0 + .. + w_k and the sum of all weights S the double sum is
+It is small if the weight is concentrated in one place. The gap m_k+1 - m_k is part of |m_i - m_j| for all pairs with
+i <= k < j. So with P_k = w_0 + .. + w_k and the sum of all weights S, the double sum is
 
     2 sum over k of (m_k+1 - m_k) P_k (S - P_k)
 
-It takes linear time, and no large terms cancel in it however far away the ray's samples are.
+It takes linear time, and no large terms cancel, even if the samples are far away.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raymine.toolkit.scan import running_sum
 
 
 def distortion_loss(weights: Tensor, t_starts: Tensor, t_ends: Tensor, *, pack: Pack | None = None) -> Tensor:
-    """The distortion of each ray. Differentiable in weights, t_starts and t_ends.
+    """The distortion loss of each ray. Differentiable in weights, t_starts and t_ends.
 
-    Batched: three times [..., n] -> [...]. Packed: three times [B] with the pack -> [R]. Intervals ascend along a ray,
-    with or without gaps. A ray without samples has loss 0; one with NaN or infinity in it has NaN or infinity, without
-    an effect on other rays.
+    Batched: weights, t_starts, t_ends [..., n] -> [...]. Packed: [B] each, with the pack -> [R]. Intervals must ascend
+    along a ray, with or without gaps. The loss of a ray without samples is 0. NaN or infinity in a ray makes its loss
+    NaN or infinite, but does not affect other rays.
     """
     for name, value in (("t_starts", t_starts), ("t_ends", t_ends)):
         if value.shape != weights.shape:
@@ -50,9 +50,9 @@ def _packed(weights: Tensor, middle: Tensor, own: Tensor, pack: Pack) -> Tensor:
     if tuple(weights.shape) != tuple(ray.shape):
         raise ConfigError(f"`weights` must have shape {list(ray.shape)} to fit the pack, got {list(weights.shape)}.")
     upto = running_sum(weights, pack)
-    # The weight behind a sample is summed from the far end: taken from the total it would be lost in rounding.
+    # The weight behind a sample is summed from the far end: subtracting from the total would lose it in rounding.
     behind = running_sum(weights.flip(0), pack_counts(pack.count.flip(0)), exclusive=True).flip(0)
     same = torch.cat((ray[1:] == ray[:-1], ray.new_zeros(min(len(ray), 1), dtype=torch.bool)))
-    # Masked before they are multiplied: a gap to a ray that is not finite would turn a gradient of 0 into NaN.
+    # Masked before the product: the gap to a ray that is not finite would turn a gradient of 0 into NaN.
     gaps = torch.where(same, middle.roll(-1) - middle, 0.0)
     return weights.new_zeros(pack.n_rays).index_add(0, ray, own + 2.0 * gaps * (upto * behind))

@@ -1,8 +1,9 @@
-"""Samples where something may be: an occupancy grid of nested boxes that is kept up to date while a field trains.
+"""Sampling with an occupancy grid: nested boxes of cells, updated while a field trains.
 
-Symbols: G levels; level g covers the region of interest, scaled by 2^g about its centre, with X x Y x Z cells. A point
-belongs to the finest level that contains it. A ray steps from its own near bound on, max(step, cone_angle * t) at
-distance t, and a step is a sample when its middle lies in an occupied cell before the far bound (`kernels/traverse`).
+There are G levels. Level g covers the region of interest, scaled by 2^g about its centre, with X x Y x Z cells. A point
+belongs to the finest level that contains it. A ray takes steps of length max(step, cone_angle * t) at distance t, from
+its near bound on. A step becomes a sample if its midpoint lies in an occupied cell before the far bound
+(`kernels/traverse`).
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ AlongRays = Callable[[Tensor, Tensor, Tensor], Tensor]
 """t_starts, t_ends [B], ray_indices [B] -> [B] density or opacity, after activation."""
 
 OPAQUE = 800.0
-"""An optical depth whose transmittance is 0 also in float64."""
+"""An optical depth for which exp(-depth) is 0 even in float64."""
 
 
 class OccupancyEstimator(torch.nn.Module):
-    """Remembers where a field is dense, and places samples there.
+    """An occupancy grid that remembers where a field is dense, and places samples there.
 
-    box: 6 numbers, low x, y, z and high x, y, z. resolution: cells a side, one number or three. levels: nested boxes.
-    `occupancies` [G * X * Y * Z] float32 (below 0: never visited, see `mark_invisible_cells`) and `binaries` bool
-    [G, X, Y, Z] are saved in the state dict, with `box` [6] and `resolution` [3]. Until the first update everything
-    is occupied.
+    box: 6 numbers in world units, low x, y, z and high x, y, z. resolution: cells per side, one number or three.
+    levels: number of nested boxes. The state dict contains `occupancies` [G * X * Y * Z] float32 (negative: never
+    visited, see `mark_invisible_cells`), `binaries` [G, X, Y, Z] bool (occupied or not), `box` [6] and `resolution`
+    [3]. Until the first update every cell is occupied.
     """
 
     box: Tensor
@@ -78,12 +79,17 @@ class OccupancyEstimator(torch.nn.Module):
         stratified: bool = False,
         cone_angle: float = 0.0,
     ) -> Samples:
-        """Packed samples of rays [R, 3] in occupied cells; with a callback, only those that would be seen.
+        """Packed samples of rays in occupied cells. With a callback, only visible samples are kept.
 
-        t_min, t_max [R] narrow near .. far ray by ray. `stratified` shifts each ray by a share of a step that torch's
-        generator draws. A sample is dropped behind a transmittance below `early_stop`, and where its opacity is below
-        min(alpha_threshold, mean occupancy). Rays that miss, are NaN or have a direction of zeros get no samples. Not
-        differentiable.
+        origins, directions: [R, 3]. Distances are in units of the length of the direction.
+        density_fn, alpha_fn: at most one of them; it returns the density or the opacity of samples.
+        near, far: bounds of all rays; t_min, t_max [R] narrow them per ray.
+        step, cone_angle: a step at distance t has length max(step, cone_angle * t).
+        early_stop: samples where the transmittance is below it are dropped.
+        alpha_threshold: samples whose opacity is below min(alpha_threshold, mean occupancy) are dropped.
+        stratified: shift the samples of each ray by a random fraction of `step`, from torch's generator.
+
+        Rays that miss the grid, are NaN or have a direction of zeros get no samples. Not differentiable.
         """
         if density_fn is not None and alpha_fn is not None:
             raise ConfigError("`density_fn` and `alpha_fn` were both given. Pass one of them.")
@@ -97,7 +103,7 @@ class OccupancyEstimator(torch.nn.Module):
         ask = density_fn if density_fn is not None else alpha_fn
         if ask is None or not (early_stop > 0 or alpha_threshold > 0):
             return samples
-        # The mean waits for the device, and matters only below a threshold.
+        # The mean waits for the device, and is only needed if there is a threshold.
         faint = min(alpha_threshold, float(self.occupancies.mean())) if alpha_threshold > 0 else 0.0
         return keep_visible(samples, ask, early_stop, faint, alpha=alpha_fn is not None)
 
@@ -111,11 +117,12 @@ class OccupancyEstimator(torch.nn.Module):
         warmup_steps: int = 256,
         n: int = 16,
     ) -> None:
-        """On every `n`-th step visit cells: value = max(ema_decay * value, occupancy at a random point of the cell).
+        """Every n steps, update some cells: value = max(ema_decay * value, occupancy at a random point of the cell).
 
-        Before `warmup_steps` every cell is visited, afterwards a quarter of them at random and up to as many of the
-        occupied ones. A cell is occupied while its value exceeds min(threshold, mean value). A visit that gives NaN
-        does not count; infinity counts as 1e10.
+        occupancy_fn: world positions [k, 3] -> occupancy [k] or [k, 1]. Before `warmup_steps` every cell is visited;
+        afterwards a random quarter of the cells and up to as many occupied cells. A cell is occupied if its value
+        exceeds min(threshold, mean value). A visit that gives NaN is ignored; infinity counts as 1e10. Not
+        differentiable.
         """
         if n < 1:
             raise ConfigError(f"`n` must be 1 or more, got {n}.")
@@ -131,10 +138,11 @@ class OccupancyEstimator(torch.nn.Module):
     def mark_invisible_cells(
         self, K: Tensor, c2w: Tensor, width: int, height: int, near_plane: float = 0.0, chunk: int = 32**3
     ) -> None:
-        """Give cells that no camera sees, or that lie nearer to one than near_plane, the value -1: never visited again.
+        """Exclude cells that no camera sees, or that are nearer to some camera that sees them than `near_plane`.
 
-        K [I, 3, 3] or [1, 3, 3] in pixels; c2w [I, 3, 4] or [I, 4, 4], x right, y down, z forward. Call it once, before
-        training; it also empties those cells.
+        Their value becomes -1, so they are never visited again, and they become empty. Call this once, before training.
+        K: [I, 3, 3] or [1, 3, 3] intrinsics in pixels. c2w: [I, 3, 4] or [I, 4, 4] poses with x right, y down,
+        z forward. width, height: of the images in pixels. near_plane: depth in world units. chunk: cells at a time.
         """
         boxes = nested_boxes(self.box, self.levels)
         seen = seen_cells(self.binaries.shape[1:], boxes, K, c2w, (width, height), near_plane, chunk)
@@ -145,7 +153,7 @@ class OccupancyEstimator(torch.nn.Module):
 def ray_bounds(
     origins: Tensor, near: float, far: float, t_min: Tensor | None, t_max: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """[R] near and far bounds: the constants, narrowed by t_min and t_max [R]."""
+    """Near and far bounds [R] of rays with origins [R, 3]: near .. far, narrowed by t_min and t_max [R]."""
     for name, value in (("t_min", t_min), ("t_max", t_max)):
         if value is not None and value.shape != origins.shape[:1]:
             raise ConfigError(f"`{name}` must have shape {list(origins.shape[:1])}, got {list(value.shape)}.")
@@ -157,15 +165,18 @@ def ray_bounds(
 def place_samples(
     origins: Tensor, directions: Tensor, bounds: tuple[Tensor, Tensor], grids: Grids, stride: Stride
 ) -> Samples:
-    """Packed samples of rays [R, 3] between near and far [R] in occupied cells. Rays that are NaN get none."""
+    """Packed samples of rays in occupied cells: origins, directions [R, 3]; bounds: near and far [R].
+
+    Rays that are NaN get no samples. Not differentiable.
+    """
     return traverse(origins, directions, bounds, grids, stride).samples
 
 
 def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: float, *, alpha: bool) -> Samples:
-    """The samples before a transmittance of `early_stop` whose opacity is at least `faint` (no rule where <= 0).
+    """The samples with a transmittance of at least `early_stop` and, if faint > 0, an opacity of at least `faint`.
 
-    `ask` gives densities, or opacities with `alpha`. A sample that is NaN counts as opaque: it stays, so that the
-    caller meets it, and hides what is behind.
+    ask: returns the densities of samples; with `alpha`, their opacities. A sample whose value is NaN counts as opaque.
+    It is kept, so that the caller notices it, and it hides the samples behind it. Not differentiable.
     """
     if not len(samples):
         return samples
@@ -188,16 +199,16 @@ def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: flo
 
 
 def nested_boxes(box: Tensor, levels: int) -> Tensor:
-    """[G, 6]: the box [6], and each next one twice as large about the same centre."""
+    """[G, 6]: the box [6], followed by boxes that are each twice as large as the one before, about the same centre."""
     centre, half = (box[:3] + box[3:]) / 2, (box[3:] - box[:3]) / 2
     return torch.stack([torch.cat((centre - half * 2**g, centre + half * 2**g)) for g in range(levels)])
 
 
 def cells_to_visit(values: Tensor, occupied: Tensor, every: bool, some: int | None = None) -> list[Tensor]:
-    """Per level, indices of cells that have not been marked: all of them, or a random part of them.
+    """Per level, indices [k] int64 of cells to visit. Excluded cells (values below 0) are left out.
 
-    values [G * cells], occupied [G, X, Y, Z]. The part is `some` anywhere (None: a quarter of the cells) and up to as
-    many of the occupied ones.
+    values [G * cells], occupied [G, X, Y, Z] bool. If `every`, all cells are visited. Otherwise `some` random cells
+    (None: a quarter of the cells) and up to as many occupied cells; a cell may be listed more than once.
     """
     levels = values.view(occupied.shape[0], -1)
     if every:
@@ -217,13 +228,19 @@ def cells_to_visit(values: Tensor, occupied: Tensor, every: bool, some: int | No
 def visit(
     values: Tensor, cells: list[Tensor], sides: torch.Size, boxes: Tensor, occupancy_fn: AtPoints, decay: float
 ) -> None:
-    """Update values [G * cells] in place at a random point of each listed cell; boxes [G, 6]."""
+    """Update values [G * cells] in place: evaluate the occupancy at a random point of each listed cell.
+
+    cells: per level, indices [k]. sides: (X, Y, Z). boxes [G, 6]. NaN is ignored. Not differentiable.
+    """
     visits = random_points(cells, sides, boxes)
     update_values(values.view(len(boxes), -1), visits, occupancy_fn, decay, skip_nan=True)
 
 
 def random_points(cells: Sequence[Tensor], sides: torch.Size, boxes: Tensor) -> Iterator[Visit]:
-    """Per level, a point of each listed cell that torch's generator draws when the level's turn comes; boxes [G, 6]."""
+    """Per level, a uniformly random point in each listed cell, from torch's generator; boxes [G, 6].
+
+    The points of a level are drawn when the iterator reaches it.
+    """
     res = torch.tensor(sides, device=boxes.device)
     for listed, box in zip(cells, boxes, strict=True):
         at = grid_coordinates(listed, sides)
@@ -232,16 +249,17 @@ def random_points(cells: Sequence[Tensor], sides: torch.Size, boxes: Tensor) -> 
 
 
 def occupied_cells(values: Tensor, threshold: float) -> Tensor:
-    """[n] bool: values above min(threshold, mean of those that are not marked), over all levels alike."""
+    """[n] bool: values [n] above min(threshold, mean). The mean is over all levels, without excluded cells (< 0)."""
     return above_limit(values, threshold, counted=values >= 0)
 
 
 def seen_cells(
     sides: torch.Size, boxes: Tensor, K: Tensor, c2w: Tensor, size: tuple[int, int], near_plane: float, chunk: int
 ) -> Tensor:
-    """[G * cells] bool: what at least one camera sees, and none has in its picture nearer than near_plane.
+    """[G * cells] bool: cells that some camera sees, and that no camera sees at a depth below near_plane.
 
-    A cell stands for one point: cells i = 0 .. n - 1 of an axis for n points from face to face (n = 1: the middle).
+    Each cell is tested at one point. Along an axis, the points of its n cells are evenly spaced from one face of the
+    box to the other, both included (n = 1: the middle).
     """
     if K.shape[1:] != (3, 3) or c2w.ndim != 3 or c2w.shape[1:] not in ((3, 4), (4, 4)) or len(K) not in (1, len(c2w)):
         raise ConfigError(
@@ -265,7 +283,7 @@ def seen_cells(
 
 
 def _project(K: Tensor, c2w: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[n, 3] world points -> [I, n] pixel coordinates and depths."""
+    """World points [n, 3] -> u, v [I, n] in pixels and depth [I, n] in world units."""
     turn = c2w[:, :, :3].transpose(1, 2)
     local = turn @ points.T - turn @ c2w[:, :, 3:]
     x, y, depth = (K @ local).unbind(1)

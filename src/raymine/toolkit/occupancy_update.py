@@ -1,13 +1,13 @@
-"""One update of an occupancy grid: what the trainer's sampler, the toolkit's estimator and nerfacc's drop-in share.
+"""One update of an occupancy grid. The trainer's sampler, the toolkit's estimator and the nerfacc drop-in share it.
 
-A grid of G levels remembers a value for each cell, values [G, cells]. An update visits some cells:
+A grid of G levels has a value for each cell, values [G, cells]. An update visits some cells:
 
     value = max(decay * value, occupancy at a point of the cell)
     occupied  <=>  value > min(threshold, mean of the values)
 
-The caller passes in what differs: which cells are visited and a random point of each (`Visit`), the occupancy at points
-(a callback), and the scope of the mean (the shape of the values, and which of them count). The callback gets positions
-only: that of a dynamic scene draws a time for each of them itself.
+The caller chooses the cells and a random point of each (`Visit`), the function that computes the occupancy at points,
+and the cells over which the mean is taken. The occupancy function gets positions only; for a dynamic scene it has to
+draw a time for each of them itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ AtPoints = Callable[[Tensor], Tensor]
 """[n, 3] world positions -> [n] or [n, 1] occupancy: the opacity of one step, or density times step length."""
 
 LARGEST = 1e10
-"""What infinity counts as."""
+"""Upper limit of an occupancy; infinity becomes this value."""
 
 
 class Visit(NamedTuple):
-    """Cells of a level [n] int64, each listed once or more, and a point of each, [n, 3] in world units."""
+    """cells [n] int64: cells of one level, possibly repeated. points [n, 3]: a point in each, in world units."""
 
     cells: Tensor
     points: Tensor
@@ -37,11 +37,11 @@ class Visit(NamedTuple):
 def update_values(
     values: Tensor, visits: Iterable[Visit], occupancy_fn: AtPoints, decay: float, *, skip_nan: bool
 ) -> None:
-    """Update values [G, cells] in place by one visit to each level, in order. Not differentiable.
+    """Update values [G, cells] in place; `visits` has one `Visit` per level. Not differentiable.
 
     `occupancy_fn` is called once for each level that has cells to visit. A cell that is listed twice decays once and
-    takes the larger occupancy; a cell whose value is below 0 is marked and keeps it. skip_nan: a visit that gives NaN
-    changes nothing; otherwise NaN becomes the value, for the caller to notice.
+    takes the larger occupancy. A cell with a negative value is excluded and keeps its value. skip_nan: if True, a NaN
+    occupancy changes nothing; otherwise it becomes the value, so that the caller notices it.
     """
     for level, (cells, points) in zip(values, visits, strict=True):
         if not len(cells):
@@ -54,16 +54,16 @@ def update_values(
         if skip_nan:
             stays = marked | found.isnan()
             found = torch.where(found.isnan(), -torch.inf, found)
-        # A cell that is listed twice is written twice, with the same value where neither or both visits gave NaN.
+        # A cell that is listed twice is written twice, with the same value unless just one of its visits gave NaN.
         level[cells] = torch.where(stays, held, held * decay)
         level.scatter_reduce_(0, cells, torch.where(marked, held, found.clamp_max(LARGEST)), "amax")
 
 
 def above_limit(values: Tensor, threshold: float, counted: Tensor | None = None) -> Tensor:
-    """[..., n] bool: values above min(threshold, their mean along the last dimension).
+    """[..., n] bool: values [..., n] above min(threshold, their mean along the last dimension).
 
-    counted: [..., n] bool, the values that the mean is over; None: all of them. The limit is at most the mean, so that
-    some values exceed it unless all are equal.
+    counted: [..., n] bool, the values over which the mean is taken; None: all. The limit is at most the mean, so that
+    some values exceed it unless all are equal. Not differentiable.
     """
     if counted is None:
         mean = values.mean(-1, keepdim=True)
@@ -74,6 +74,6 @@ def above_limit(values: Tensor, threshold: float, counted: Tensor | None = None)
 
 
 def grid_coordinates(cells: Tensor, sides: torch.Size | Sequence[int]) -> Tensor:
-    """[n] cell indices -> [n, 3] int64 places along x, y, z; z runs fastest."""
+    """Cell indices [n] -> integer coordinates [n, 3] int64 along x, y, z. sides: (X, Y, Z) cells; z runs fastest."""
     _, ny, nz = sides
     return torch.stack((cells // (ny * nz), cells // nz % ny, cells % nz), -1)

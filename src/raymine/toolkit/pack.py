@@ -1,4 +1,4 @@
-"""Which samples belong to which ray: rays of different lengths in one flat array (defined in `kernels/packed.py`)."""
+"""Packed rays: rays with different numbers of samples in one flat array (defined in `kernels/packed.py`)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Samples from proposal networks, coarse to fine (mip-NeRF 360), and the loss that trains those networks.
+"""Sampling with proposal networks, coarse to fine (mip-NeRF 360), and the loss that trains these networks.
 
-A ray is covered by a scale s in 0..1 (`RaySpan`). Level by level a cheap density of the user's is asked on the present
-intervals, and the CDF of its weights says where the next intervals lie (`raymine.toolkit.importance`):
+A normalised distance s in 0..1 parametrises each ray (`RaySpan`). On each level, a cheap density function of the user
+is evaluated on the current intervals. The CDF of its weights determines the next intervals
+(`raymine.toolkit.importance`):
 
     CDF at edge i = 1 - T_i,   T_i = exp(-sum of sigma_j d_j over j < i),   and 1 at the last edge
 
-so what light is left at the end of the ray counts for the last interval. The weights along the final intervals then
-tell each proposal where it promised too little (`interlevel_loss`).
+So the transmittance that is left at the end of the ray counts for the last interval. `interlevel_loss` compares the
+weights of the final intervals with the proposals, and penalises proposals whose weights are too small.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from raymine.toolkit.importance import importance_samples, searchsorted
 from raymine.toolkit.pack import Pack
 
 DensityFn = Callable[[Tensor, Tensor], Tensor]
-"""t_starts, t_ends [R, n] -> densities [R, n] after activation, none negative."""
+"""t_starts, t_ends [R, n] -> densities [R, n] >= 0, after activation."""
 
 NEAREST = 1e-6
-"""The least `near` as a share of `far` on a scale of disparities, where 0 has no place."""
+"""Smallest near / far with lindisp, where near = 0 would have an infinite disparity."""
 
 
 @dataclass(frozen=True)
 class RaySpan:
-    """Where rays begin and end, and how the scale s in 0..1 lies between.
+    """Where rays begin and end, and how s in 0..1 maps to distance.
 
-    near, far: distances, one for all rays (then `n_rays` says how many there are) or [R] per ray.
-    spacing: "uniform" is even in distance, t = (1 - s) near + s far; "lindisp" in disparity,
-    1/t = (1 - s)/near + s/far. A ray whose near and far are not finite or not in this order, or that ends behind its
-    origin with lindisp, misses: all its samples have length 0 and lie at `near` (at 0 if that is not finite). A `near`
-    per ray below NEAREST of `far` is raised to it with lindisp.
+    near, far: distances: a number for all rays (then `n_rays` is needed), or [R] per ray.
+    spacing: "uniform" is linear in distance, t = (1 - s) near + s far. "lindisp" is linear in disparity,
+        1/t = (1 - s)/near + s/far; a `near` [R] below NEAREST * far is raised to that.
+
+    A ray is a miss if near or far is not finite, if far <= near, or with lindisp if far <= 0. All samples of such a ray
+    have length 0 and lie at `near`, or at 0 if that is not finite.
     """
 
     near: float | Tensor
@@ -64,7 +66,7 @@ class RaySpan:
 
     @property
     def rays(self) -> int:
-        """R."""
+        """The number of rays, R."""
         for value in (self.near, self.far):
             if isinstance(value, Tensor):
                 if value.ndim != 1 or self.n_rays not in (None, value.shape[0]):
@@ -75,7 +77,7 @@ class RaySpan:
         return self.n_rays
 
     def distances(self, s: Tensor) -> Tensor:
-        """[R, n] in 0..1 -> [R, n] distances. Differentiable."""
+        """s [R, n] in 0..1 -> distances [R, n]. Differentiable."""
         near, far = (
             (x.to(s.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=s.dtype, device=s.device))
             for x in (self.near, self.far)
@@ -84,7 +86,7 @@ class RaySpan:
         hit = (near < far) & torch.isfinite(near) & torch.isfinite(far)
         if self.spacing == "lindisp":
             hit = hit & (far > 0)
-        # What misses is computed with a span of its own, since infinity on the way would leave NaN in gradients.
+        # Misses are computed with the dummy span 1..2: infinite intermediate values would make gradients NaN.
         low, high = (torch.where(hit, x, other)[..., None] for x, other in ((near, 1.0), (far, 2.0)))
         if self.spacing == "uniform":
             t = low * (1 - s) + high * s
@@ -101,19 +103,19 @@ class Intervals(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The edges [R, n + 1] of one proposal on the scale s, and its CDF there, with a graph."""
+    """One proposal: its edges [R, n + 1] in s, and its CDF [R, n + 1] at the edges, which has a graph."""
 
     edges: Tensor
     cdfs: Tensor
 
 
 class ProposalEstimator(torch.nn.Module):
-    """Places samples by proposal networks and trains these.
+    """Places samples with proposal networks, and trains these networks.
 
-    optimizer, scheduler: of the proposal networks; needed by `update_every_n_steps` only. The estimator has no
-    parameters: `.to(device)` says where rays are sampled whose near and far are plain numbers.
+    optimizer, scheduler: of the proposal networks; only `update_every_n_steps` needs them. The estimator has no
+    parameters. `.to(device)` sets the device of samples if near and far are plain numbers.
 
-    `pending` holds what the loss needs between `sample` and `compute_loss`: the levels, and the final edges.
+    `pending` holds the proposal levels and the final edges between `sample` and `compute_loss`.
     """
 
     _place: Tensor
@@ -137,11 +139,13 @@ class ProposalEstimator(torch.nn.Module):
         requires_grad: bool = False,
         exponent: float = 1.0,
     ) -> Intervals:
-        """Final intervals [R, final_samples], after one round for each density of proposal_samples intervals.
+        """Final intervals [R, final_samples], after one round of resampling for each density function.
 
-        stratified: as in `importance_samples`; a tensor is [len(density_fns) + 1, R].
-        requires_grad: whether densities get a graph and are kept for `compute_loss`. The intervals never have one.
-        exponent: weights are raised to it before they are sampled from (see `anneal_exponent`).
+        density_fns, proposal_samples: the density function of each round, and its number of intervals per ray.
+        stratified: as in `importance_samples`; a tensor has shape [len(density_fns) + 1, R].
+        requires_grad: whether densities are computed with a graph and kept for `compute_loss`. The intervals never have
+            a graph.
+        exponent: weights are raised to this power before resampling (see `anneal_exponent`).
         """
         if len(density_fns) != len(proposal_samples):
             raise ConfigError(
@@ -172,10 +176,10 @@ class ProposalEstimator(torch.nn.Module):
 
     @torch.enable_grad()
     def compute_loss(self, transmittance: Tensor, loss_scaler: float = 1.0) -> Tensor:
-        """[]: the mean interlevel loss of each level, summed, times loss_scaler. Differentiable in the densities.
+        """[]: loss_scaler * sum over levels of the mean interlevel loss. Differentiable in the proposal densities.
 
-        transmittance: [R, final_samples] before each final interval; no gradient goes into it. Uses up what the latest
-        `sample` with requires_grad kept; 0 where there is nothing.
+        transmittance: [R, final_samples], before each final interval; it gets no gradient. Uses and clears what the
+        latest `sample` with requires_grad=True has kept. Returns 0 if there is nothing.
         """
         if self.pending is None:
             return transmittance.new_zeros(())
@@ -197,10 +201,10 @@ class ProposalEstimator(torch.nn.Module):
     def update_every_n_steps(
         self, transmittance: Tensor, requires_grad: bool = False, loss_scaler: float = 1.0
     ) -> float:
-        """Train the proposals on what the latest `sample` kept, and advance the scheduler.
+        """Train the proposal networks on what the latest `sample` has kept, and advance the scheduler.
 
-        requires_grad: what `sample` was told; without it only the scheduler advances. Returns the loss, or 0. A loss
-        that is not finite changes no parameter.
+        transmittance, loss_scaler: as in `compute_loss`. requires_grad: the value that `sample` was called with; if
+        False, only the scheduler advances. Returns the loss, or 0. If the loss is not finite, no parameter changes.
         """
         loss = 0.0
         if requires_grad:
@@ -230,10 +234,11 @@ class ProposalEstimator(torch.nn.Module):
 
 
 def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
-    """Three times [..., n] -> [..., n + 1]: the CDF of the weights at every edge. Differentiable.
+    """densities, t_starts, t_ends [..., n] -> [..., n + 1]: the CDF of the weights at every edge. Differentiable.
 
-    An interval of length 0 stops no light, whatever its density; an infinite density stops all. NaN stays NaN at the
-    edges behind it, but for the last, where the CDF is 1: the last density has no say.
+    An interval of length 0 has opacity 0 for any density; otherwise an infinite density has opacity 1. The CDF is 1 at
+    the last edge, so the last density is not used. A NaN density makes the CDF NaN at the edges behind it, except at
+    the last.
     """
     length = t_ends - t_starts
     work = torch.promote_types(densities.dtype, torch.float32)
@@ -243,21 +248,22 @@ def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
 
 
 def transmittance_cdf(transmittance: Tensor) -> Tensor:
-    """[..., n] before each interval -> [..., n + 1]: the CDF at every edge, 1 at the last. Differentiable."""
+    """Transmittance [..., n] before each interval -> CDF [..., n + 1] at every edge; 1 at the last. Differentiable."""
     return 1.0 - torch.cat((transmittance, torch.zeros_like(transmittance[..., :1])), -1)
 
 
 def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
-    """[..., n + 1] -> [..., n + 1]: the CDF of the weights raised to the exponent, from 0 to 1; 1 changes nothing.
+    """CDF [..., n + 1] -> CDF [..., n + 1] from 0 to 1 of the weights raised to `exponent` >= 0. Differentiable.
 
-    An exponent of 0 gives every interval the same mass. A CDF that does not rise stays as it is.
+    With exponent 1 the input is returned. With exponent 0 every interval gets the same mass. A CDF that does not rise
+    is not changed.
     """
     if exponent < 0 or not math.isfinite(exponent):
         raise ConfigError(f"`exponent` must be 0 or more, got {exponent}.")
     if exponent == 1.0:
         return cdfs
     weights = cdfs.diff(dim=-1).clamp_min(0)
-    # The largest weight becomes 1, so that a large exponent does not make all of them vanish.
+    # Weights are divided by the largest one first, so that a large exponent does not make all of them underflow.
     largest = weights.amax(-1, keepdim=True)
     powers = (weights / largest) ** exponent
     total = powers.cumsum(-1)
@@ -266,10 +272,10 @@ def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
 
 
 def anneal_exponent(step: int, steps: int, slope: float = 10.0) -> float:
-    """The exponent for `sample`: slope x / ((slope - 1) x + 1) with x = step / steps in 0..1.
+    """The exponent for `sample`: slope x / ((slope - 1) x + 1), with x = step / steps clamped to 0..1.
 
-    It grows from 0 (samples spread evenly over the intervals) to 1 (sampled by the weights), at first `slope` times as
-    fast as x. mip-NeRF 360 uses slope 10.
+    It grows from 0 (every interval gets the same number of samples) to 1 (samples follow the weights). At x = 0 its
+    derivative with respect to x is `slope`. mip-NeRF 360 uses slope 10.
     """
     if steps < 1 or not 0 < slope < math.inf:
         raise ConfigError(f"`steps` must be at least 1 and `slope` positive, got {steps} and {slope}.")
@@ -286,13 +292,13 @@ def interlevel_loss(
     packs: tuple[Pack, Pack] | None = None,
     eps: float = 1e-7,
 ) -> Tensor:
-    """Per final interval, how much of its weight w no proposal interval that touches it had promised.
+    """Per final interval with weight w, the part of w that the proposal does not bound from above:
 
-        max(0, w - bound)^2 / (w + eps),   bound = sum of the proposal's weights over all intervals that overlap
+        max(0, w - bound)^2 / (w + eps),   bound = sum of the proposal weights over all intervals that overlap it
 
-    Batched: edges, cdfs [..., n + 1] and those of the proposal [..., m + 1] -> [..., n]. Packed: flat, with the packs
-    of the edges of both -> one for each interval, ray by ray. Differentiable in both CDFs; detach `cdfs` to train the
-    proposal only. A ray for which the proposal has no edges was promised nothing.
+    Batched: edges, cdfs [..., n + 1] and proposal_edges, proposal_cdfs [..., m + 1] -> [..., n]. Packed: flat arrays,
+    with the packs of `edges` and `proposal_edges` -> one value for each interval, ray by ray. Differentiable in both
+    CDFs; detach `cdfs` to train the proposal only. If the proposal of a ray has no edges, its bound is 0.
     """
     found = searchsorted(proposal_edges, edges, None if packs is None else (packs[1], packs[0]))
     if packs is None:
@@ -308,10 +314,10 @@ def interlevel_loss(
 
 
 class ProposalGate:
-    """Says at which steps the proposals are trained: ever more rarely, up to once in about `target` steps.
+    """Decides at which steps to train the proposals: less and less often, finally once in about `target` steps.
 
-    A step is due when more than target * min(step / num_steps, 1) steps have passed since the last one that was. The
-    count `since` is all the state there is.
+    The proposals are trained if more than target * min(step / num_steps, 1) steps have passed since the last time. The
+    counter `since` is the only state.
     """
 
     def __init__(self, target: float = 5.0, num_steps: int = 1000) -> None:
@@ -320,12 +326,12 @@ class ProposalGate:
         self.target, self.num_steps, self.since = target, num_steps, 0
 
     def __call__(self, step: int) -> bool:
-        """Whether to train the proposals at this step; ask once per step."""
+        """Whether to train the proposals at this step. Call it once per step."""
         due = self.since > min(step / self.num_steps, 1.0) * self.target
         self.since = 1 if due else self.since + 1
         return due
 
 
 def get_proposal_requires_grad_fn(target: float = 5.0, num_steps: int = 1000) -> ProposalGate:
-    """The gate as a callable by step."""
+    """A `ProposalGate`, under the name of the function in nerfacc: call the result with the step."""
     return ProposalGate(target, num_steps)

@@ -1,7 +1,7 @@
 """Running sums and products along rays, packed or batched.
 
-Packed: values [B] or [B, C] with a `Pack`. Batched: values [..., n], along the last dimension. Exclusive leaves a
-sample's own value out, so that the first of a ray gets 0 (sums) or 1 (products).
+Packed: values [B] or [B, C] with a `Pack`. Batched: values [..., n], along the last dimension. An exclusive scan leaves
+out the sample's own value, so that the first sample of a ray gets 0 (sums) or 1 (products).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def running_sum(values: Tensor, pack: Pack | None = None, *, exclusive: bool = False) -> Tensor:
-    """Sums up to each sample of its ray, in the shape of `values`. Differentiable, any number of times.
+    """Running sums along each ray, in the shape and type of `values`. Differentiable, any number of times.
 
-    float16 and bfloat16 are summed in float32 and returned in their type. NaN and infinity reach the samples behind
-    them on the same ray and no other ray; a sample that `pack` gives to no ray gets NaN.
+    float16 and bfloat16 are summed in float32. NaN and infinity affect the samples behind them on the same ray, but no
+    other ray. A sample that belongs to no ray of `pack` gets NaN.
     """
     if pack is not None:
         return packed_sum(values, *pack, exclusive=exclusive)
@@ -29,9 +29,9 @@ def running_sum(values: Tensor, pack: Pack | None = None, *, exclusive: bool = F
 
 
 def running_product(values: Tensor, pack: Pack | None = None, *, exclusive: bool = False) -> Tensor:
-    """Products up to each sample of its ray, in the shape of `values`; the rest is as for `running_sum`.
+    """Running products along each ray, in the shape and type of `values`; otherwise as `running_sum`.
 
-    Differentiable, also where factors are 0: nothing is divided by them.
+    Differentiable, also where factors are 0, because nothing is divided.
     """
     if pack is not None:
         return packed_product(values, *pack, exclusive=exclusive)

@@ -6,8 +6,8 @@ Symbols, for sample i of a ray with density s_i over an interval of length d_i:
     T_i = exp(-sum of s_j d_j over j < i)   transmittance up to it, which is the product of (1 - a_j) over j < i
     w_i = T_i a_i                           weight of the sample
 
-Packed: tensors [B] with a `Pack`. Batched: tensors [..., n], a ray along the last dimension. Everything is
-differentiable but visibility. Nothing is clamped: a negative density or an opacity above 1 does what the formulas say.
+Packed: tensors [B] with a `Pack`. Batched: tensors [..., n], a ray along the last dimension. Everything except
+visibility is differentiable. Nothing is clamped: the formulas also hold for negative densities and opacities above 1.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raymine.toolkit.pack import Pack
 from raymine.toolkit.scan import running_product, running_sum
 
 Radiance = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""t_start, t_end [B], ray ids [B] (None where batched) -> colours [B, 3] and densities or opacities [B]."""
+"""t_start, t_end [B], ray ids [B] (None if batched) -> colours [B, 3] and densities or opacities [B]."""
 
 
 class Weights(NamedTuple):
-    """w_i, T_i and a_i, each in the shape of the samples."""
+    """w_i, T_i and a_i of the module docstring, each in the shape of the samples."""
 
     weights: Tensor
     transmittance: Tensor
@@ -35,19 +35,29 @@ class Weights(NamedTuple):
 
 
 def alphas(t_start: Tensor, t_end: Tensor, density: Tensor) -> Tensor:
-    """a_i, with all its digits where it is small. An infinite density gives 1, but 0 in an interval of length 0."""
+    """Opacities a_i in the shape of the samples, accurate also where they are small. Differentiable.
+
+    density: in 1 / units of t. An infinite density gives 1, or 0 if the interval has length 0.
+    """
     return -torch.expm1(-_optical(t_start, t_end, density)).to(_kind(t_start, t_end, density))
 
 
 def transmittance_from_density(
     t_start: Tensor, t_end: Tensor, density: Tensor, pack: Pack | None = None, prefix: Tensor | None = None
 ) -> Tensor:
-    """T_i. prefix, in the shape of the samples: what reaches each sample's ray from before its first sample."""
+    """Transmittances T_i in the shape of the samples. Differentiable.
+
+    density: in 1 / units of t. prefix, in the shape of the samples: the transmittance of each sample's ray before its
+    first sample; None means 1.
+    """
     return weights_from_density(t_start, t_end, density, pack, prefix).transmittance
 
 
 def transmittance_from_alpha(alpha: Tensor, pack: Pack | None = None, prefix: Tensor | None = None) -> Tensor:
-    """T_i as a product; its gradient is right where an opacity is 1."""
+    """Transmittances T_i in the shape of `alpha`, as products of 1 - a_j. Differentiable, also where an opacity is 1.
+
+    prefix: as in `transmittance_from_density`.
+    """
     _check_flat("alpha", alpha, pack)
     wide = alpha.to(torch.promote_types(alpha.dtype, torch.float32))
     return _after(running_product(1 - wide, pack, exclusive=True).to(alpha.dtype), pack, prefix)
@@ -56,18 +66,24 @@ def transmittance_from_alpha(alpha: Tensor, pack: Pack | None = None, prefix: Te
 def weights_from_density(
     t_start: Tensor, t_end: Tensor, density: Tensor, pack: Pack | None = None, prefix: Tensor | None = None
 ) -> Weights:
-    """Weights, transmittances and opacities of samples; `prefix` as above."""
+    """Weights, transmittances and opacities in the shape of the samples. Differentiable.
+
+    density, prefix: as in `transmittance_from_density`.
+    """
     optical = _optical(t_start, t_end, density)
     _check_flat("density", optical, pack)
     kind = _kind(t_start, t_end, density)
-    # A sum of what lies in front and never a difference, so that samples behind an opaque one get 0 and no rounding.
+    # The exclusive sum is not computed as a difference, so T_i is exactly 0 behind an opaque sample.
     through = _after(torch.exp(-running_sum(optical, pack, exclusive=True)).to(kind), pack, prefix)
     alpha = -torch.expm1(-optical).to(kind)
     return Weights(through * alpha, through, alpha)
 
 
 def weights_from_alpha(alpha: Tensor, pack: Pack | None = None, prefix: Tensor | None = None) -> Weights:
-    """Weights, transmittances and the given opacities; `prefix` as above."""
+    """Weights, transmittances and the given opacities, in the shape of `alpha`. Differentiable.
+
+    prefix: as in `transmittance_from_density`.
+    """
     through = transmittance_from_alpha(alpha, pack, prefix)
     return Weights(through * alpha, through, alpha)
 
@@ -83,9 +99,9 @@ def visible_from_density(
     stop: float = 1e-4,
     faint: float = 0.0,
 ) -> Tensor:
-    """Bool, in the shape of the samples: T_i >= stop and, where `faint` is above 0, a_i >= faint.
+    """Bool in the shape of the samples: T_i >= stop and, if faint > 0, a_i >= faint. Not differentiable.
 
-    NaN counts as visible, so that what is broken is not quietly left out. Not differentiable.
+    density, prefix: as in `transmittance_from_density`. NaN counts as visible, so that errors are not hidden.
     """
     _, through, alpha = weights_from_density(t_start, t_end, density, pack, prefix)
     return _visible(through, alpha, stop, faint)
@@ -95,15 +111,16 @@ def visible_from_density(
 def visible_from_alpha(
     alpha: Tensor, pack: Pack | None = None, prefix: Tensor | None = None, *, stop: float = 1e-4, faint: float = 0.0
 ) -> Tensor:
-    """As `visible_from_density`, from opacities."""
+    """As `visible_from_density`, from opacities in 0..1."""
     return _visible(transmittance_from_alpha(alpha, pack, prefix), alpha, stop, faint)
 
 
 def accumulate(weights: Tensor, values: Tensor | None = None, pack: Pack | None = None) -> Tensor:
-    """Sums of weight times value along rays: weights [B], values [B, D] -> [R, D], or [..., n, D] -> [..., D].
+    """Sums of weight * value along rays. Differentiable in both.
 
-    Without values the sums of the weights, D = 1. A ray without samples gets 0. Differentiable in both; the order of
-    the sums does not depend on what else runs, so that results repeat.
+    Packed: weights [B], values [B, D] -> [R, D]. Batched: weights [..., n], values [..., n, D] -> [..., D]. Without
+    values, the sums of the weights, with D = 1. A ray without samples gets 0. The order of the sums is fixed, so
+    results are reproducible.
     """
     _check_flat("weights", weights, pack)
     if values is None:
@@ -115,7 +132,7 @@ def accumulate(weights: Tensor, values: Tensor | None = None, pack: Pack | None 
     if pack is None:
         return parts.sum(-2)
     if not len(parts):
-        # Plus a sum over nothing, which keeps the graph: a step without samples goes backward like any other.
+        # Adding an empty sum keeps the result in the graph, so that `backward` works in a step without samples.
         return parts.new_zeros(pack.n_rays, parts.shape[1]) + parts.sum(0)
     last = (pack.first + pack.count - 1).clamp(0, len(parts) - 1)
     sums = running_sum(parts, pack).index_select(0, last)
@@ -132,13 +149,14 @@ def rendering(
     background: Tensor | None = None,
     ray_id: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Render a radiance field that is asked once, for all samples: `Radiance` with densities or with opacities.
+    """Render a radiance field. The field is called once, for all samples.
 
-    t_start, t_end: [B] with a pack, [R, n] without. background: [3] or [R, 3], behind everything. ray_id: [B], for the
-    field, where the caller knows what the pack says.
-    Returns colours [R, 3], opacities [R, 1], depths [R, 1] (the mean distance of what was hit, 0 where nothing was)
-    and what was found on the way, per sample: `weights`, `trans`, `alphas`, `rgbs`, and `sigmas` from densities.
-    Differentiable in what the field returns and in the background. Without samples the field is not asked.
+    t_start, t_end: [B] with a pack, [R, n] without. rgb_sigma_fn, rgb_alpha_fn: the field, exactly one of them; it
+    returns densities or opacities (see `Radiance`). background: [3] or [R, 3]; None means black. ray_id: [B], passed to
+    the field; None: computed from the pack.
+    Returns colours [R, 3], opacities [R, 1], depths [R, 1] (the weighted mean distance, 0 where the opacity is 0) and a
+    dict of values per sample: `weights`, `trans`, `alphas`, `rgbs`, and with densities `sigmas`.
+    Differentiable in the outputs of the field and in the background. The field is not called if there are no samples.
     """
     if (rgb_sigma_fn is None) == (rgb_alpha_fn is None):
         given = "neither" if rgb_sigma_fn is None else "both"
@@ -174,7 +192,7 @@ def rendering(
 
 
 def _optical(t_start: Tensor, t_end: Tensor, density: Tensor) -> Tensor:
-    """s_i d_i, in float32 at least. Infinite densities become the largest number, so that 0 times them is 0."""
+    """s_i d_i, in float32 or float64. Infinite densities become the largest finite number, so that 0 * inf gives 0."""
     try:
         torch.broadcast_shapes(t_start.shape, t_end.shape, density.shape)
     except RuntimeError as error:
@@ -187,7 +205,7 @@ def _optical(t_start: Tensor, t_end: Tensor, density: Tensor) -> Tensor:
 
 
 def _kind(t_start: Tensor, t_end: Tensor, density: Tensor) -> torch.dtype:
-    """The type of results."""
+    """The common type of the arguments, which results have too."""
     return torch.promote_types(torch.promote_types(t_start.dtype, t_end.dtype), density.dtype)
 
 
@@ -197,7 +215,7 @@ def _check_flat(name: str, samples: Tensor, pack: Pack | None) -> None:
 
 
 def _after(through: Tensor, pack: Pack | None, prefix: Tensor | None) -> Tensor:
-    """Transmittances behind what `prefix` has let through."""
+    """Transmittances times `prefix`, the transmittance before the first sample."""
     if prefix is None:
         return through
     if pack is not None and prefix.shape != through.shape:

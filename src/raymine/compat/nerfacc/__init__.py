@@ -1,7 +1,7 @@
-"""nerfacc 0.5.3's Python surface on CPU and CUDA, without a compiler.
+"""The Python API of nerfacc 0.5.3 on CPU and CUDA, without a compiler.
 
-`from raymine.compat import nerfacc` stands in for `import nerfacc`; where that line is not yours to change,
-`raymine.compat.nerfacc.install()` before it has the same effect. docs/toolkit/nerfacc.md lists names and differences.
+`from raymine.compat import nerfacc` replaces `import nerfacc`. If you cannot change that line, call
+`raymine.compat.nerfacc.install()` before it. docs/toolkit/nerfacc.md lists the names and the differences.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ _MODULES = (
 
 
 def install(force: bool = False) -> ModuleType:
-    """Let `import nerfacc` and its modules find this package; returns it. See `stand_in` for `force`."""
+    """Make `import nerfacc` return this package. Returns it. force: replace nerfacc even if it is already imported."""
     modules = {name: importlib.import_module(f"{__name__}.{name}") for name in _MODULES}
     return stand_in("nerfacc", sys.modules[__name__], modules, force)

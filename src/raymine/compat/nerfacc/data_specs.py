@@ -1,4 +1,4 @@
-"""`nerfacc.data_specs`: values along rays, batched or flat, with what says which ray they belong to."""
+"""`nerfacc.data_specs`: values along rays, batched or flat, and which ray each belongs to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_CPP = "there is no C++ behind raymine.compat.nerfacc; take the tensors from 
 class RaySamples:
     """Distances along rays.
 
-    vals: [R, n] batched or [B] flat. packed_info: [R, 2], where each ray begins and how many samples it has, for flat
-    `vals`. ray_indices: [B] the ray of each sample, for flat `vals`. is_valid: [B] bool, which places are used where
-    room was left for more.
+    vals: [R, n] batched or [B] flat. The other fields are for flat `vals`. packed_info: [R, 2], first sample of each
+    ray and its number of samples. ray_indices: [B], the ray of each sample. is_valid: [B] bool, False for unused
+    entries of an over-allocated array.
     """
 
     vals: Tensor
@@ -42,9 +42,9 @@ class RaySamples:
 class RayIntervals:
     """Edges of intervals along rays.
 
-    vals: [R, n] batched, where neighbouring edges bound an interval, or [E] flat, where is_left and is_right [E] bool
-    say which edges begin and which end an interval: an edge may do both. packed_info: [R, 2], where each ray begins
-    and how many edges it has. ray_indices: [E] the ray of each edge.
+    vals: [R, n] batched, where neighbouring edges bound an interval; or [E] flat. The other fields are for flat `vals`.
+    is_left, is_right: [E] bool, whether an edge starts and whether it ends an interval; it may do both.
+    packed_info: [R, 2], first edge of each ray and its number of edges. ray_indices: [E], the ray of each edge.
     """
 
     vals: Tensor

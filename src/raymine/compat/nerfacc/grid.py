@@ -1,4 +1,4 @@
-"""Boxes and grids: `ray_aabb_intersect` and `traverse_grids`."""
+"""`nerfacc.grid`: rays against boxes and occupancy grids."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def ray_aabb_intersect(
     far_plane: float = float("inf"),
     miss_value: float = float("inf"),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(n_rays, 3) rays against (m, 6) boxes: entry, exit and hit, each (n_rays, m). Not differentiable.
+    """Intersect rays (n_rays, 3) with boxes (m, 6): entry, exit and hit, each (n_rays, m). Not differentiable.
 
-    A hit is decided without the planes, for t > 0; entries are then raised to near_plane, exits lowered to far_plane.
+    A ray hits a box if some t > 0 lies in it; the planes do not matter for that. Entries are then clamped to at least
+    near_plane and exits to at most far_plane. Both are miss_value if there is no hit.
     """
     t_mins, t_maxs, hits = intersect(rays_o, rays_d, aabbs, near=-torch.inf)
     hits = hits & (t_maxs > 0)
@@ -38,7 +39,10 @@ def _ray_aabb_intersect(
     far_plane: float = float("inf"),
     miss_value: float = float("inf"),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`ray_aabb_intersect` with a graph; a touch is no hit here, and both ends are kept between the planes."""
+    """As `ray_aabb_intersect`, but differentiable.
+
+    A ray that only touches a box does not hit it. Entry and exit are both clamped to near_plane .. far_plane.
+    """
     t_mins, t_maxs, hits = intersect(rays_o, rays_d, aabbs, near=-torch.inf)
     hits = hits & (t_maxs > t_mins) & (t_maxs > 0)
     t_mins, t_maxs = t_mins.clamp(near_plane, far_plane), t_maxs.clamp(near_plane, far_plane)
@@ -64,10 +68,11 @@ def traverse_grids(
 ) -> tuple[RayIntervals, RaySamples, Tensor]:
     """Intervals and samples of rays (n_rays, 3) in the occupied cells of binaries (m, X, Y, Z) with boxes (m, 6).
 
-    Where boxes overlap, the one entered last counts (for nested boxes, the innermost). step_size <= 0 gives one sample
-    per occupied cell. The third result (n_rays,) is where each walk ended: with a limit, from there it goes on. A ray
-    that is NaN, has a direction of zeros or is masked out has no samples and ends at its near plane. With
-    `over_allocate` each ray has room for the limit, and `is_valid` tells what of it is used. Not differentiable.
+    Where boxes overlap, the one that the ray entered last is used (for nested boxes, the innermost). step_size <= 0
+    gives one sample per occupied cell. The third result (n_rays,) is the distance at which each walk ended; with a
+    limit, a later call can continue from there. A ray that is NaN, has a direction of zeros or is masked out gets no
+    samples and ends at its near plane. over_allocate: allocate `traverse_steps_limit` samples per ray; `is_valid` is
+    True for those that are used. Not differentiable.
     """
     if over_allocate and (traverse_steps_limit is None or traverse_steps_limit <= 0):
         raise ConfigError("`over_allocate` needs a `traverse_steps_limit` of 1 or more, to know how much room to make.")
@@ -84,7 +89,7 @@ def traverse_grids(
         Crossings(t_sorted, t_indices, hits) if known else None,  # type: ignore[arg-type]  # none of them is None
     )
     taken = walked.samples
-    # Every edge begins or ends a sample; written in this order, one that two samples share is the end of the first.
+    # Starts are written before ends. So an edge that two samples share holds the end of the first sample.
     right = (2 - walked.joined.long()).cumsum(0) - 1
     left = right - 1
     vals, edge_ray = taken.t_start.new_empty(walked.n_edges), taken.ray_id.new_empty(walked.n_edges)
@@ -112,9 +117,9 @@ def _info(count: Tensor) -> Tensor:
 
 
 def _spread(columns: list[Tensor], ray: Tensor, count: Tensor, mask: Tensor | None, room: int) -> list[Tensor]:
-    """Columns [n] of rays with count [R] rows each, moved to where every ray of the mask has `room` rows.
+    """Move the rows of columns [n] so that every ray of the mask has `room` rows; unused rows are 0.
 
-    ray [n]: the ray of each row. Only a mask has to be asked how many rays it holds.
+    ray [n]: the ray of each row. count [R]: rows of each ray. With a mask, this waits for the device.
     """
     first = count.cumsum(0) - count
     if mask is None:
@@ -126,13 +131,16 @@ def _spread(columns: list[Tensor], ray: Tensor, count: Tensor, mask: Tensor | No
 
 
 def _enlarge_aabb(aabb: Tensor, factor: float) -> Tensor:
-    """A box [6] about the same centre, `factor` times as large."""
+    """The box [6], enlarged by `factor` about its centre."""
     centre, half = (aabb[:3] + aabb[3:]) / 2, (aabb[3:] - aabb[:3]) / 2
     return torch.cat((centre - half * factor, centre + half * factor))
 
 
 def _query(x: Tensor, data: Tensor, base_aabb: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of data (m, X, Y, Z), in boxes that double, at points (N, 3), 0 outside of all; and what is inside."""
+    """Values (N,) of data (m, X, Y, Z) at points (N, 3), 0 outside all boxes; and whether each point is inside (N,).
+
+    Box k is base_aabb [6], enlarged by 2^k. A point reads the smallest box that contains it.
+    """
     unit = (x - base_aabb[:3]) / (base_aabb[3:] - base_aabb[:3]) - 0.5
     level = torch.frexp(unit.abs().amax(-1).clamp_min(0.1))[1].long().add(1).clamp_min(0)
     inside = level < len(data)

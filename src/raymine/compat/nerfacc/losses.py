@@ -1,4 +1,4 @@
-"""`nerfacc.losses`: the distortion of rays."""
+"""`nerfacc.losses`: the distortion loss."""
 
 from __future__ import annotations
 
@@ -9,5 +9,8 @@ from raymine.toolkit.pack import pack_ids
 
 
 def distortion(weights: Tensor, t_starts: Tensor, t_ends: Tensor, ray_indices: Tensor, n_rays: int) -> Tensor:
-    """Four times (n_samples,), ascending ray by ray -> (n_rays, 1). Differentiable in all but the indices."""
+    """Distortion loss of each ray: weights, t_starts, t_ends, ray_indices (n_samples,) -> (n_rays, 1).
+
+    ray_indices must ascend, and so must the intervals of a ray. Differentiable in weights, t_starts and t_ends.
+    """
     return distortion_loss(weights, t_starts, t_ends, pack=pack_ids(ray_indices, n_rays))[:, None]

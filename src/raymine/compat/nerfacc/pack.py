@@ -1,4 +1,4 @@
-"""`nerfacc.pack`: which samples belong to which ray. Runs on CPU and CUDA."""
+"""`nerfacc.pack`: which samples belong to which ray."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raymine.toolkit.pack import Pack, pack_counts, pack_ids
 
 @torch.no_grad()
 def pack_info(ray_indices: Tensor, n_rays: int | None = None) -> Tensor:
-    """[R, 2], where each ray begins and how many samples it has, from the rays of samples [B], in their type.
+    """[R, 2]: first sample of each ray and its number of samples, in the type of ray_indices [B]. Not differentiable.
 
-    Without `n_rays` the largest index decides, which waits for the device; no samples are then no rays.
+    n_rays: R. Without it, R is the largest index plus one (0 without samples), which waits for the device.
     """
     if ray_indices.ndim != 1 or ray_indices.is_floating_point():
         raise ConfigError(
@@ -26,9 +26,9 @@ def pack_info(ray_indices: Tensor, n_rays: int | None = None) -> Tensor:
 
 
 def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int | None = None) -> Pack | None:
-    """The pack that either of the two describes; None where samples are batched.
+    """The pack that `packed_info` or `ray_indices` describes; None for batched samples, where both are None.
 
-    Without `n_rays`, a ray is a run of equal indices, whatever their order; to count the runs waits for the device.
+    Without `n_rays`, each run of equal indices is a ray, in any order; counting the runs waits for the device.
     """
     if packed_info is not None:
         if ray_indices is not None:

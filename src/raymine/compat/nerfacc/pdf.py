@@ -1,4 +1,4 @@
-"""`nerfacc.pdf`: importance sampling and search on batched and flattened rays, on CPU and CUDA."""
+"""`nerfacc.pdf`: importance sampling and search on batched and flattened rays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raymine.toolkit.pack import Pack, pack_counts, pack_ids
 def searchsorted(
     sorted_sequence: RayIntervals | RaySamples, values: RayIntervals | RaySamples
 ) -> tuple[Tensor, Tensor]:
-    """ids_left, ids_right, int64 in the shape of `values.vals`: sorted[left] <= value < sorted[right].
+    """ids_left, ids_right: int64 in the shape of `values.vals`, with sorted[left] <= value < sorted[right].
 
-    Batched values get indices within their ray, flattened ones indices into the flattened sequence. Values out of range
-    are treated as if at its end. Where a ray of the sequence is empty both are -1.
+    Batched values get indices within their ray; flattened values get indices into the flattened sequence. Values out of
+    range get indices at the end of the range. If a ray of the sequence is empty, both are -1. Not differentiable.
     """
     if sorted_sequence.vals.ndim > 1 and values.vals.ndim > 1:
         found = importance.searchsorted(sorted_sequence.vals, values.vals)
@@ -38,14 +38,15 @@ def importance_sampling(
     n_intervals_per_ray: Tensor | int,
     stratified: bool = False,
 ) -> tuple[RayIntervals, RaySamples]:
-    """Resample intervals by the CDF at their edges, cdfs in the shape of `intervals.vals`.
+    """Resample intervals by the CDF at their edges. Not differentiable.
 
-    An int gives batched intervals (n_rays, n + 1) and samples (n_rays, n); a tensor (n_rays,) gives flattened ones with
-    `packed_info`, `ray_indices` and, for intervals, `is_left` and `is_right`. `stratified` draws one offset per ray
-    from torch's generator. Not differentiable.
+    cdfs: in the shape of `intervals.vals`. n_intervals_per_ray: an int gives batched intervals (n_rays, n + 1) and
+    samples (n_rays, n); a tensor (n_rays,) gives flattened ones with `packed_info`, `ray_indices` and, for intervals,
+    `is_left` and `is_right`. stratified: draw one offset per ray from torch's generator.
 
-    A CDF that does not rise or is not finite gives samples all along the ray, where nerfacc stacks them in the middle
-    of the last interval or returns NaN; a single interval is all of the ray, where nerfacc reads beyond its arrays.
+    Differences from nerfacc: if a CDF does not rise or is not finite, samples are evenly spaced along the ray; nerfacc
+    puts all of them in the middle of the last interval, or returns NaN. A single interval covers the whole ray; nerfacc
+    reads beyond its arrays.
     """
     vals = intervals.vals
     if isinstance(n_intervals_per_ray, int):
@@ -78,7 +79,7 @@ def importance_sampling(
 
 
 def _n_rays(*specs: RayIntervals | RaySamples) -> int:
-    """How many rays there are, by the first that knows; ray indices alone tell only of those that have something."""
+    """The number of rays, from the first argument that has it. Ray indices alone do not show empty rays at the end."""
     for spec in specs:
         if spec.vals.ndim > 1:
             return spec.vals.shape[:-1].numel()

@@ -1,8 +1,8 @@
 """`nerfacc.scan`: running sums and products over batched or flat values.
 
-Batched inputs [..., n] are scanned along the last dimension. Flat inputs [B] come with `packed_info` [R, 2] (first and
-count of each ray) or with `indices` [B], where each run of equal numbers is a ray. Differentiable in the inputs; of a
-product also where a factor is 0.
+Batched inputs [..., n] are scanned along the last dimension. Flat inputs [B] need `packed_info` [R, 2] (first sample
+and count of each ray) or `indices` [B], where each run of equal numbers is a ray. Everything is differentiable in the
+inputs; products also where a factor is 0.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from raymine.toolkit.scan import running_product, running_sum
 
 
 def inclusive_sum(inputs: Tensor, packed_info: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """Sums up to and with each value, in the shape of the inputs."""
+    """Running sums, each including its own value, in the shape of `inputs`. Differentiable."""
     return running_sum(inputs, _pack(inputs, packed_info, indices))
 
 
 def exclusive_sum(inputs: Tensor, packed_info: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """Sums of what lies before each value, in the shape of the inputs."""
+    """Running sums of the values before each one, in the shape of `inputs`; 0 for the first. Differentiable."""
     return running_sum(inputs, _pack(inputs, packed_info, indices), exclusive=True)
 
 
 def inclusive_prod(inputs: Tensor, packed_info: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """Products up to and with each value, in the shape of the inputs."""
+    """Running products, each including its own value, in the shape of `inputs`. Differentiable."""
     return running_product(inputs, _pack(inputs, packed_info, indices))
 
 
 def exclusive_prod(inputs: Tensor, packed_info: Tensor | None = None, indices: Tensor | None = None) -> Tensor:
-    """Products of what lies before each value, in the shape of the inputs."""
+    """Running products of the values before each one, in the shape of `inputs`; 1 for the first. Differentiable."""
     return running_product(inputs, _pack(inputs, packed_info, indices), exclusive=True)
 
 

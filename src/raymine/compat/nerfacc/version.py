@@ -1,3 +1,3 @@
-"""The version whose names and results these are."""
+"""The version of nerfacc whose API this package has."""
 
 __version__ = "0.5.3"

@@ -1,8 +1,9 @@
 """`nerfacc.volrend`: volume rendering over batched or flat samples.
 
-Batched samples are [R, n]. Flat samples [B] come with `packed_info` [R, 2] (first and count of each ray), or with
-`ray_indices` [B]: ascending where `n_rays` says how many rays there are, and else each run of equal numbers is a ray.
-`prefix_trans` has the shape of the samples. Symbols and formulas are those of `raymine.toolkit.volume`.
+Batched samples are [R, n]. Flat samples [B] need `packed_info` [R, 2] (first sample and count of each ray) or
+`ray_indices` [B]. With `n_rays`, indices must ascend; without it, each run of equal indices is a ray. `prefix_trans`,
+in the shape of the samples, is the transmittance of each sample's ray before its first sample. The formulas are in
+`raymine.toolkit.volume`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ def rendering(
     rgb_alpha_fn: Callable[..., tuple[Tensor, Tensor]] | None = None,
     render_bkgd: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Colours [R, 3], opacities [R, 1], depths [R, 1] and a dict of what was found for each sample.
+    """Render rays: colours [R, 3], opacities [R, 1], depths [R, 1] and a dict of values per sample.
 
-    The field is called with t_starts, t_ends and ray_indices, and returns colours and densities (rgb_sigma_fn, which is
-    taken where both are given) or colours and opacities (rgb_alpha_fn). Differentiable in what it returns.
+    The field is called with t_starts, t_ends and ray_indices. It returns colours and densities (rgb_sigma_fn) or
+    colours and opacities (rgb_alpha_fn); if both are given, rgb_sigma_fn is used. render_bkgd: background colour [3] or
+    [R, 3]; None means black. Differentiable in the outputs of the field and in the background.
     """
     if ray_indices is not None:
         if not t_starts.shape == t_ends.shape == ray_indices.shape:
@@ -60,7 +62,7 @@ def render_transmittance_from_alpha(
     n_rays: int | None = None,
     prefix_trans: Tensor | None = None,
 ) -> Tensor:
-    """Transmittances, in the shape of the opacities. The gradient is right where an opacity is 1."""
+    """Transmittances in the shape of `alphas`. Differentiable, also where an opacity is 1."""
     return volume.transmittance_from_alpha(alphas, _pack_of(packed_info, ray_indices, n_rays), prefix_trans)
 
 
@@ -73,7 +75,7 @@ def render_transmittance_from_density(
     n_rays: int | None = None,
     prefix_trans: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Transmittances and opacities, in the shape of the densities."""
+    """Transmittances and opacities in the shape of `sigmas`. Differentiable."""
     pack = _pack_of(packed_info, ray_indices, n_rays)
     _, through, alpha = volume.weights_from_density(t_starts, t_ends, sigmas, pack, prefix_trans)
     return through, alpha
@@ -86,7 +88,7 @@ def render_weight_from_alpha(
     n_rays: int | None = None,
     prefix_trans: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights and transmittances, in the shape of the opacities."""
+    """Weights and transmittances in the shape of `alphas`. Differentiable."""
     weights, through, _ = volume.weights_from_alpha(alphas, _pack_of(packed_info, ray_indices, n_rays), prefix_trans)
     return weights, through
 
@@ -100,7 +102,7 @@ def render_weight_from_density(
     n_rays: int | None = None,
     prefix_trans: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, transmittances and opacities, in the shape of the densities."""
+    """Weights, transmittances and opacities in the shape of `sigmas`. Differentiable."""
     pack = _pack_of(packed_info, ray_indices, n_rays)
     weights, through, alpha = volume.weights_from_density(t_starts, t_ends, sigmas, pack, prefix_trans)
     return weights, through, alpha
@@ -116,7 +118,10 @@ def render_visibility_from_alpha(
     alpha_thre: float = 0.0,
     prefix_trans: Tensor | None = None,
 ) -> Tensor:
-    """Bool: transmittance at least `early_stop_eps` and, above 0, opacity at least `alpha_thre`."""
+    """Bool in the shape of `alphas`: transmittance >= early_stop_eps and, if alpha_thre > 0, opacity >= alpha_thre.
+
+    Not differentiable.
+    """
     pack = _pack_of(packed_info, ray_indices, n_rays)
     return volume.visible_from_alpha(alphas, pack, prefix_trans, stop=early_stop_eps, faint=alpha_thre)
 
@@ -133,7 +138,10 @@ def render_visibility_from_density(
     alpha_thre: float = 0.0,
     prefix_trans: Tensor | None = None,
 ) -> Tensor:
-    """Bool: transmittance at least `early_stop_eps` and, above 0, opacity at least `alpha_thre`."""
+    """Bool in the shape of `sigmas`: transmittance >= early_stop_eps and, if alpha_thre > 0, opacity >= alpha_thre.
+
+    Not differentiable.
+    """
     pack = _pack_of(packed_info, ray_indices, n_rays)
     return volume.visible_from_density(
         t_starts, t_ends, sigmas, pack, prefix_trans, stop=early_stop_eps, faint=alpha_thre
@@ -143,9 +151,10 @@ def render_visibility_from_density(
 def accumulate_along_rays(
     weights: Tensor, values: Tensor | None = None, ray_indices: Tensor | None = None, n_rays: int | None = None
 ) -> Tensor:
-    """Sums of weight times value along rays, [R, D]; without values those of the weights, D = 1.
+    """Sums of weight * value along rays, [R, D]. Without values, the sums of the weights, with D = 1.
 
-    Indices may come in any order. Differentiable in weights and values.
+    Batched: weights [R, n], values [R, n, D]. Flat: weights [B], values [B, D], with ray_indices [B] in any order.
+    Differentiable in weights and values.
     """
     if ray_indices is None:
         return volume.accumulate(weights, values)
@@ -161,7 +170,7 @@ def accumulate_along_rays_(
     ray_indices: Tensor | None = None,
     outputs: Tensor | None = None,
 ) -> None:
-    """`accumulate_along_rays`, added to `outputs` [R, D] in place."""
+    """As `accumulate_along_rays`, but adds the sums to `outputs` [R, D] in place."""
     if outputs is None:
         raise ConfigError("`accumulate_along_rays_` needs `outputs` [R, D] to add to.")
     if ray_indices is None:
@@ -174,7 +183,7 @@ def accumulate_along_rays_(
 
 
 def _parts(weights: Tensor, values: Tensor | None, ray_indices: Tensor) -> Tensor:
-    """[B, D] weight times value of flat samples."""
+    """[B, D]: weight * value of flat samples."""
     if weights.ndim != 1 or ray_indices.shape != weights.shape:
         raise ConfigError(
             f"`weights` and `ray_indices` must have one shape [B], got {list(weights.shape)} and "

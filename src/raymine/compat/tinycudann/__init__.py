@@ -1,8 +1,8 @@
-"""tiny-cuda-nn's PyTorch surface on CPU and CUDA, without a compiler.
+"""The PyTorch API of tiny-cuda-nn on CPU and CUDA, without a compiler.
 
-`from raymine.compat import tinycudann as tcnn` stands in for `import tinycudann as tcnn`; where that line is not yours
-to change, `raymine.compat.tinycudann.install()` before it has the same effect. docs/toolkit/tinycudann.md lists names,
-options and differences.
+`from raymine.compat import tinycudann as tcnn` replaces `import tinycudann as tcnn`. If you cannot change that line,
+call `raymine.compat.tinycudann.install()` before it. docs/toolkit/tinycudann.md lists the names, the options and the
+differences.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ __all__ = [
 
 
 def install(force: bool = False) -> ModuleType:
-    """Let `import tinycudann` and its module `modules` find this package; returns it. See `stand_in` for `force`."""
+    """Make `import tinycudann` return this package. Returns it. force: replace tinycudann even if already imported."""
     return stand_in("tinycudann", sys.modules[__name__], {"modules": modules}, force)

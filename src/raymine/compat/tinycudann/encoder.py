@@ -1,4 +1,4 @@
-"""What every encoding is made of."""
+"""The base class of encodings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Encoder:
-    """An encoding without its parameters: they are handed in, flat.
+    """An encoding without its parameters; the caller passes them as a flat tensor.
 
-    alignment: the width of an encoding that is followed by this one is padded so that this one begins at a multiple.
-    fill, fill_first: what padding holds, and whether it lies before the encoding.
+    alignment: in a composite, the encoding before this one is padded so that this one starts at a column that is a
+    multiple of it. fill: value of padding. fill_first: whether padding comes before the encoding.
     """
 
     n_input_dims: int
@@ -23,15 +23,15 @@ class Encoder:
     fill_first: bool = False
 
     def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float | None) -> Tensor:
-        """x [n, n_input_dims], params [n_params] -> [n, n_output_dims]; differentiable in both.
+        """x [n, n_input_dims], params [n_params] -> [n, n_output_dims]. Differentiable in both.
 
-        half: read parameters in half precision. loss_scale: None where a half-precision result is welcome; a number
-        where float32 is wanted, and half-precision gradients on the way are to be multiplied by it in between.
+        half: round parameters to half precision. loss_scale: None if the result may be in half precision. A number asks
+        for a float32 result; half-precision gradients are then multiplied by it inside, to avoid underflow.
         """
         raise NotImplementedError
 
     def padded(self, x: Tensor, params: Tensor, half: bool, loss_scale: float | None, width: int) -> Tensor:
-        """As calling it, but [n, width]."""
+        """As `__call__`, but padded to [n, width]."""
         out = self(x, params, half, loss_scale)
         if width == out.shape[1]:
             return out
@@ -39,9 +39,9 @@ class Encoder:
         return torch.cat([padding, out] if self.fill_first else [out, padding], 1)
 
     def bounds(self) -> list[tuple[int, float]]:
-        """How many parameters begin uniform within which bound, in order."""
+        """Initialisation: (number of parameters, bound) in order; these parameters are uniform in -bound..bound."""
         return []
 
     def hyperparams(self) -> dict[str, Any]:
-        """A complete dictionary that describes this encoding."""
+        """A dictionary with all options of this encoding."""
         raise NotImplementedError

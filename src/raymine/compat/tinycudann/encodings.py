@@ -1,4 +1,4 @@
-"""Encodings without parameters, composites of encodings, and the choice of one by its dictionary."""
+"""Encodings without parameters, composite encodings, and `build`, which makes an encoding from its dictionary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REDUCTIONS = ("Concatenation", "Sum", "Product")
 
 
 class _Formula(Encoder):
-    """An encoding that is a function of the inputs alone."""
+    """An encoding without parameters."""
 
     def __init__(self, n_input_dims: int, n_output_dims: int, settings: dict[str, Any]) -> None:
         self.n_input_dims, self.n_output_dims, self._settings = n_input_dims, n_output_dims, settings
@@ -47,7 +47,7 @@ class IdentityEncoder(_Formula):
 
 
 class EmptyEncoder(_Formula):
-    """Nothing: inputs are swallowed."""
+    """An encoding of width 0: it ignores its inputs."""
 
     def __init__(self, n_input_dims: int, options: Options) -> None:
         super().__init__(n_input_dims, 0, {"otype": "Empty"})
@@ -57,7 +57,7 @@ class EmptyEncoder(_Formula):
 
 
 class FrequencyEncoder(_Formula):
-    """Of each input in turn: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ..."""
+    """For each input x: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ..."""
 
     def __init__(self, n_input_dims: int, options: Options) -> None:
         self.n = options.whole("n_frequencies", 12, high=64)
@@ -69,7 +69,7 @@ class FrequencyEncoder(_Formula):
 
 
 class TriangleWaveEncoder(_Formula):
-    """Of each input in turn, for k = 0 .. n - 1: 4 |v - floor(v) - 1/2| - 1 with v = 2^(k - 1) x + k / 4."""
+    """For each input x and k = 0 .. n - 1: 4 |v - floor(v) - 1/2| - 1 with v = 2^(k - 1) x + k / 4."""
 
     def __init__(self, n_input_dims: int, options: Options) -> None:
         self.n = options.whole("n_frequencies", 12, high=64)
@@ -82,9 +82,9 @@ class TriangleWaveEncoder(_Formula):
 
 
 class OneBlobEncoder(_Formula):
-    """Of each input in turn, the share of a blob around it in each of n bins; 0..1 is a circle.
+    """For each input in 0..1, the integral of a kernel around it over each of n bins; 0..1 is treated as periodic.
 
-    The blob is 15/16 (1 - u^2)^2 with u = n * distance, and 0 beyond u = 1.
+    The kernel is 15/16 (1 - u^2)^2 with u = n * distance, and 0 for |u| > 1.
     """
 
     def __init__(self, n_input_dims: int, options: Options) -> None:
@@ -102,7 +102,7 @@ class OneBlobEncoder(_Formula):
 
 
 class SphericalHarmonicsEncoder(_Formula):
-    """Real spherical harmonics of the direction 2 x - 1, bands 0 .. degree - 1. Padding lies before them."""
+    """Real spherical harmonics of the direction 2 x - 1, bands 0 .. degree - 1. Padding comes before them."""
 
     fill_first = True
 
@@ -117,7 +117,10 @@ class SphericalHarmonicsEncoder(_Formula):
 
 
 class CompositeEncoder(Encoder):
-    """Encodings of ranges of dimensions, side by side, summed or multiplied. Parameters lie one after the other."""
+    """Encodings of ranges of the input dimensions, concatenated, summed or multiplied.
+
+    Its parameters are those of the nested encodings, one after another.
+    """
 
     def __init__(self, n_input_dims: int, options: Options) -> None:
         nested = options.value("nested")
@@ -171,7 +174,7 @@ class CompositeEncoder(Encoder):
 
 
 def _ranges(nested: Sequence[Any], n_input_dims: int) -> list[tuple[int, int]]:
-    """(begin, number) of the dimensions of each nested encoding; one without a number takes what is left."""
+    """(first dimension, number of dimensions) of each nested encoding. One without a number gets the remaining ones."""
     options = [Options(config, "A nested encoding", "OneBlob") for config in nested]
     free = any("dims_to_encode_begin" in one for one in options)
     named = [one.whole("n_dims_to_encode", 0, low=0) if "n_dims_to_encode" in one else None for one in options]
@@ -197,7 +200,7 @@ def _powers_of_two(n: int, like: Tensor) -> Tensor:
 
 
 def _blob_below(away: Tensor, n: int) -> Tensor:
-    """The share of a blob that lies below a point `away` from its centre."""
+    """Integral of the kernel from minus infinity to the offset `away` from its centre, in 0..1."""
     u = (away * n).clamp(-1.0, 1.0)
     return 15 / 16 * u * (1 - 2 / 3 * u**2 + 1 / 5 * u**4) + 0.5
 
@@ -229,13 +232,13 @@ KINDS: dict[str, Callable[[int, Options], Encoder]] = {
 
 
 def build(n_input_dims: int, config: object) -> Encoder:
-    """The encoding that a dictionary describes; OneBlob where it has no `otype`."""
+    """The encoding that a dictionary describes. Without `otype`, it is OneBlob."""
     options = Options(config, "An encoding", "OneBlob")
     make = {name.lower(): kind for name, kind in KINDS.items()}.get(options.otype.lower())
     if make is None:
         raise ConfigError(f"There is no encoding with the `otype` {options.otype!r}. There are: {', '.join(KINDS)}.")
     encoder = make(n_input_dims, options)
-    # A composite reads these two of its parts.
+    # `CompositeEncoder` reads these two options; mark them as read, so that `finish` does not warn.
     options.value("n_dims_to_encode")
     options.value("dims_to_encode_begin")
     options.finish()

@@ -1,16 +1,18 @@
 """Grids of trainable features: hashed, dense or tiled, over 2, 3 or 4 dimensions.
 
-Symbols, for level l of L, with D dimensions:
+For level l of L, with D dimensions:
 
-    scale = base * growth^l - 1     res = ceil(scale) + 1 vertices a side     a point x in 0..1 lies at x * scale + 0.5
+    scale = base * growth^l - 1
+    res = ceil(scale) + 1 vertices per side
+    grid coordinate of a point x in 0..1 = x * scale + 0.5
 
-    entries   Dense   res^D rounded up to 8
+    entries   Dense   res^D rounded up to a multiple of 8
               Tiled   the same, at most base^D
               Hash    the same, at most 2^log2_hashmap_size
 
-A vertex (i_0, i_1, ...) has the row i_0 + i_1 res + i_2 res^2 + ... of its level, taken over as many dimensions as it
-takes to fill the entries, and then modulo their number. A Hash level with res^D > entries has the row
-(i_0 p_0) xor (i_1 p_1) xor ... modulo entries instead, with primes p and products modulo 2^32.
+The row of a vertex (i_0, i_1, ...) in its level is (i_0 + i_1 res + i_2 res^2 + ...) modulo entries. The sum stops at
+the first power of res that exceeds entries. In a Hash level with res^D > entries the row is
+(i_0 p_0) xor (i_1 p_1) xor ... modulo entries, with primes p and products modulo 2^32.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ MOST_ROWS = 2**31
 
 @dataclass(frozen=True)
 class GridLayout:
-    """Which row of the table belongs to which vertex."""
+    """Shape of a grid, and the row of the table for each vertex.
+
+    dims: D. kind: one of KINDS. features: per row. log2_entries: of a Hash level. base, growth: as in the module
+    docstring.
+    """
 
     dims: int
     kind: str
@@ -63,7 +69,7 @@ class GridLayout:
 
     @cached_property
     def spec(self) -> GrownSpec | None:
-        """The same layout for the op `hash_grid`, where it has it: three dimensions, hashed or dense."""
+        """The same layout for the op `hash_grid`; None if it does not support it. It needs D = 3, Hash or Dense."""
         log2_entries = self.log2_entries if self.kind == "Hash" else 24
         fits = self.dims == 3 and self.kind != "Tiled" and self.levels <= 32 and 4 <= log2_entries <= 24
         if not fits or self.base < 2 or self.growth < 1 or max(self.resolutions) >= 1 << 20:
@@ -72,13 +78,13 @@ class GridLayout:
         return spec if spec.entries.tolist() == self.entries else None
 
     def rows(self, cell: Tensor, level: int, corners: int) -> Tensor:
-        """[n, D] int64 vertices -> [n, corners] rows of the level; bit d of a corner adds 1 to dimension d."""
+        """Low vertices of cells [n, D] int64 -> rows [n, corners] in the level. Bit d of a corner adds 1 to axis d."""
         entries, res = self.entries[level], self.resolutions[level]
         hashed = self.kind == "Hash" and res**self.dims > entries
         found, stride = torch.zeros_like(cell[:, :1]), 1
         for dim in range(self.dims):
             if not hashed and stride > entries:
-                # Further dimensions do not enter, but their corners are there.
+                # Further dimensions do not change the row, but each still doubles the number of corners.
                 found = torch.cat([found, found], 1) if corners > 1 else found
                 continue
             near = cell[:, dim : dim + 1]
@@ -93,14 +99,14 @@ class GridLayout:
 
 
 def interpolate(x: Tensor, table: Tensor, layout: GridLayout, interpolation: str) -> Tensor:
-    """[n, D] in 0..1, [rows, F] -> [n, L * F] in plain torch; differentiable in both, any number of times."""
+    """x [n, D] in 0..1, table [rows, F] -> [n, L * F], in plain torch. Differentiable in both, any number of times."""
     levels = []
-    # Split at once: of slices one by one, each would have a gradient of the size of the whole table.
+    # `split` gives all levels at once. With separate slices, each would have a gradient of the size of the whole table.
     for level, part in enumerate(table.split(layout.entries)):
         at = x * layout.scales[level] + 0.5
         cell = at.detach().floor()
         if interpolation == "Nearest":
-            # A constant almost everywhere, but with a gradient, which is 0.
+            # Constant almost everywhere. Adding x * 0 keeps x in the graph, with gradient 0.
             found = embedding(layout.rows(cell.long(), level, 1)[:, 0], part)
             levels.append(found + (x * 0).sum(-1, keepdim=True))
             continue
@@ -117,7 +123,7 @@ def interpolate(x: Tensor, table: Tensor, layout: GridLayout, interpolation: str
 
 
 class GridEncoder(Encoder):
-    """A grid by its dictionary. Its parameters are the table [rows, F], row by row, coarsest level first."""
+    """A grid encoding. Its parameters are the table [rows, F], row by row, the coarsest level first."""
 
     fill = 0.0
 
@@ -155,10 +161,10 @@ class GridEncoder(Encoder):
     def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float | None) -> Tensor:
         table, spec = params.view(-1, self.layout.features), self.layout.spec
         if spec is not None and self.interpolation == "Linear" and x.dtype != torch.float64:
-            # In float32 where a network follows, so that no gradient is in half precision in between.
+            # If a network follows, the result is float32, so that its gradient is not in half precision.
             wide = half and loss_scale is not None
             return encode(x, table, spec, precision="fp16" if half else "fp32", kind=torch.float32 if wide else None)
-        # No row belongs to NaN: such a point reads some row and gives NaN. Infinity is clamped as what it is.
+        # A point with NaN has no row: it reads those of 0, and the result is replaced by NaN. Infinity is clamped.
         lost = x.isnan().any(-1, keepdim=True)
         x = torch.where(lost, 0.0, x).clamp(0.0, 1.0)
         out = interpolate(x, _rounded(table) if half else table, self.layout, self.interpolation)
@@ -180,12 +186,12 @@ class GridEncoder(Encoder):
 
 
 def _rounded(table: Tensor) -> Tensor:
-    """The table as read in half precision, in its own type; gradients pass by the rounding."""
+    """The table, rounded to half precision, in its own type; the gradient ignores the rounding (straight-through)."""
     return table + (table.half().to(table.dtype) - table).detach()
 
 
 def _levels(options: Options, features: int) -> int:
-    """The number of levels, from `n_levels` or from the width of the encoding."""
+    """The number of levels, from `n_levels`, or from the width of the encoding (`n_features`, `n_grid_features`)."""
     for name in ("n_features", "n_grid_features"):
         if name not in options:
             continue

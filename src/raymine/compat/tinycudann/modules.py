@@ -1,4 +1,4 @@
-"""The modules of tiny-cuda-nn's PyTorch surface: `Encoding`, `Network` and `NetworkWithInputEncoding`."""
+"""The modules of tiny-cuda-nn's PyTorch API: `Encoding`, `Network` and `NetworkWithInputEncoding`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from raymine.kernels.philox.op import Stream, uniform
 
 
 def free_temporary_memory() -> None:
-    """Give memory back that torch keeps on the GPU without using it."""
+    """Release the GPU memory that torch has cached but does not use."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def supports_jit_fusion(device: int = 0) -> bool:
-    """Whether kernels can be fused when a module first runs. Never: `Module.jit_fusion` has no effect here."""
+    """Always False: `Module.jit_fusion` has no effect here."""
     return False
 
 
 class Native:
-    """What a module computes, without its parameters: an encoding, and perhaps a network after it.
+    """The function of a module without its parameters: an encoding, optionally followed by a network.
 
-    Parameters are one flat tensor: those of the network, then those of the encoding.
+    The parameters are one flat tensor: those of the network, then those of the encoding.
     """
 
     def __init__(self, encoder: Encoder, network: Perceptron | None) -> None:
         self.encoder, self.network = encoder, network
 
     def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float) -> Tensor:
-        """x [n, inputs], params [n_params] -> [n, outputs without padding]; differentiable in both."""
+        """x [n, inputs], params [n_params] -> [n, outputs without padding]. Differentiable in both."""
         if self.network is None:
             return self.encoder(x, params, half, None)
         own, rest = params.split([self.network.n_params, self.encoder.n_params])
@@ -63,7 +63,7 @@ class Native:
         return str(self.hyperparams()["otype"])
 
     def hyperparams(self) -> dict[str, Any]:
-        """Every option with its value."""
+        """All options with their values."""
         if self.network is None:
             return self.encoder.hyperparams()
         return {
@@ -73,7 +73,7 @@ class Native:
         }
 
     def initial_params(self, seed: int, device: torch.device | str = "cpu") -> Tensor:
-        """[n_params] float32, the same for the same seed on every device."""
+        """Initial parameters [n_params] float32. The same seed gives the same values on every device."""
         params = uniform(seed, 0, Stream.INITIAL, (self.n_params(),), device) - 0.5
         bounds = (self.network.bounds() if self.network else []) + self.encoder.bounds()
         for part, (_, bound) in zip(params.split([n for n, _ in bounds]), bounds, strict=True):
@@ -84,9 +84,10 @@ class Native:
 class Module(torch.nn.Module):
     """A function of inputs [n, n_input_dims] with one flat parameter, `params`.
 
-    params: [n_params] float32. First the matrices of the network, if there is one, each [outputs, inputs] row by row,
-        with inputs and outputs of the whole padded to a multiple of 16; then the tables of the grids, level by level.
-    jit_fusion: without effect.
+    params: [n_params] float32. First the matrices of the network, if there is one, each [outputs, inputs] row by row;
+        the inputs of the first and the outputs of the last are padded to a multiple of 16. Then the tables of the
+        grids, level by level.
+    jit_fusion: has no effect.
     """
 
     n_input_dims: int
@@ -107,15 +108,18 @@ class Module(torch.nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of outputs: half precision on a GPU, float32 on a CPU (see `set_cpu_dtype`), unless asked for."""
+        """The type of outputs: the `dtype` of an `Encoding` if given; else float16 on a GPU and float32 on a CPU.
+
+        `set_cpu_dtype` changes the type on a CPU.
+        """
         asked: torch.dtype | None = self.__dict__.get("_dtype")
         return usual_dtype(self.params.device) if asked is None else asked
 
     @property
     def loss_scale(self) -> float:
-        """What gradients are multiplied by while they are in half precision: 128, and 1 in float32. May be set.
+        """Factor of gradients inside the module while they are in half precision. It can be set.
 
-        They are divided by it again before they leave the module.
+        The default is 128 for float16 and 1 for float32. Gradients are divided by it before they leave the module.
         """
         if self._loss_scale is not None:
             return self._loss_scale
@@ -128,9 +132,9 @@ class Module(torch.nn.Module):
         self._loss_scale = float(value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, n_input_dims] of any type -> [n, n_output_dims] in `dtype`; n may be 0. Differentiable in x and `params`.
+        """x [n, n_input_dims] of any type -> [n, n_output_dims] in `dtype`. Differentiable in x and `params`.
 
-        x is computed with as float32.
+        x is converted to float32. n may be 0.
         """
         if x.ndim != 2 or x.shape[1] != self.n_input_dims:
             raise ConfigError(f"Inputs must have shape [n, {self.n_input_dims}], got {list(x.shape)}.")
@@ -147,7 +151,7 @@ class Module(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # It follows from the dictionaries that describe the module, which a pickle may outlive.
+        # It is rebuilt from the dictionaries that describe the module, so that old pickles load in later versions.
         del state["native_tcnn_module"]
         return state
 
@@ -163,7 +167,7 @@ class Module(torch.nn.Module):
 
 
 def _width(name: str, value: int) -> int:
-    """A whole number above 0."""
+    """`value` as an int; ConfigError unless it is a whole number above 0."""
     width = -1 if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
     if width < 1:
         raise ConfigError(f"`{name}` must be a whole number above 0, got {value!r}.")
@@ -192,7 +196,7 @@ class NetworkWithInputEncoding(Module):
 
 
 class Network(Module):
-    """A network: [n, n_input_dims] -> [n, n_output_dims]. Inputs are padded to a multiple of 16 by ones."""
+    """A network: [n, n_input_dims] -> [n, n_output_dims]. Inputs are padded with ones to a multiple of 16."""
 
     def __init__(
         self, n_input_dims: int, n_output_dims: int, network_config: Mapping[str, Any], seed: int = 1337
@@ -208,7 +212,7 @@ class Network(Module):
 
 
 class Encoding(Module):
-    """An encoding: [n, n_input_dims] -> [n, n_output_dims] in `dtype`; how wide it is follows from its dictionary."""
+    """An encoding: [n, n_input_dims] -> [n, n_output_dims] in `dtype`. Its dictionary determines n_output_dims."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons without biases, by their dictionaries.
+"""Multi-layer perceptrons without biases, built from dictionaries.
 
-Parameters are matrices [outputs, inputs], row by row, first layer first. The inputs of the first and the outputs of the
-last are padded to a multiple of 16.
+The parameters are matrices [outputs, inputs], row by row, the first layer first. The inputs of the first layer and the
+outputs of the last are padded to a multiple of 16.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raymine.kernels.mlp.op import ACTIVATIONS, MOST_INPUTS, MOST_LAYERS, MOST_W
 ALIGNMENT = 16
 FUSED_WIDTHS = (16, 32, 64, 128)
 KINDS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
-"""Names of networks, and whether their widths are those of the fused kernel."""
+"""Names of networks, and whether they are restricted to FUSED_WIDTHS."""
 
 NAMES: dict[str, Activation] = {
     "None": "none",
@@ -35,11 +35,11 @@ NAMES: dict[str, Activation] = {
     "Softplus": "softplus",
     "Tanh": "tanh",
 }
-"""Activations by their names here: the name in the op `mlp`."""
+"""tiny-cuda-nn's names of activations -> names in the op `mlp`."""
 
 
 class Perceptron:
-    """A network without its parameters: they are handed in, flat."""
+    """A network without its parameters; the caller passes them as a flat tensor."""
 
     def __init__(self, n_input_dims: int, n_output_dims: int, options: Options) -> None:
         self.fused = {name.lower(): fused for name, fused in KINDS.items()}[options.otype.lower()]
@@ -60,15 +60,15 @@ class Perceptron:
         self.n_params = sum(after * before for after, before in self.shapes)
 
     def layers(self, params: Tensor) -> list[Tensor]:
-        """[n_params] -> matrices [outputs, inputs], views; the last without the rows that are padding."""
+        """params [n_params] -> matrices [outputs, inputs] as views; the last one without its padded rows."""
         pieces = params.split([after * before for after, before in self.shapes])
         found = [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
         return [*found[:-1], found[-1][: self.n_output_dims]]
 
     def __call__(self, x: Tensor, params: Tensor, half: bool, loss_scale: float) -> Tensor:
-        """x [n, n_input_dims] float32, params [n_params] -> [n, n_output_dims]; differentiable in both.
+        """x [n, n_input_dims] float32, params [n_params] -> [n, n_output_dims]. Differentiable in both.
 
-        In half precision on a GPU, through the op `mlp` if the network is within its limits; else in plain torch.
+        In half precision on a GPU it uses the op `mlp` if that supports the network; otherwise plain torch.
         """
         if half and self.fits and dispatch.choose("mlp", x.device) == "gpu":
             return self._fused(x, params)
@@ -79,7 +79,7 @@ class Perceptron:
 
     @property
     def fits(self) -> bool:
-        """Whether the op `mlp` takes networks of this size."""
+        """Whether the op `mlp` supports networks of this size."""
         small = self.width <= MOST_WIDTH or self.n_hidden == 0
         return (
             small
@@ -89,7 +89,7 @@ class Perceptron:
         )
 
     def _fused(self, x: Tensor, params: Tensor) -> Tensor:
-        """Through the op, which has a factor for its gradients itself."""
+        """The network by the op `mlp`, which scales its half-precision gradients itself and needs no loss scale."""
         hidden, output = NAMES[self.hidden], NAMES[self.output]
         widths = (self.n_input_dims, *(after for after, _ in self.shapes))
         if all(width in (*FUSED_WIDTHS, 256) for width in widths):
@@ -105,7 +105,10 @@ class Perceptron:
         return _activate(self.output, x @ layers[-1].t())
 
     def bounds(self) -> list[tuple[int, float]]:
-        """How many parameters begin uniform within which bound: Xavier's, or SIREN's if activations are sines."""
+        """Initialisation: (number of parameters, bound) of each layer; weights are uniform in -bound..bound.
+
+        The bound is Xavier's, or SIREN's if the hidden activation is a sine.
+        """
         found = []
         for i, (after, before) in enumerate(self.shapes):
             if self.hidden == "Sine":
@@ -126,7 +129,7 @@ class Perceptron:
 
 
 def _activate(name: str, x: Tensor) -> Tensor:
-    """In float32 if x is in half precision, where squares overflow early."""
+    """An activation. For half-precision x it is computed in float32, because squares overflow early in float16."""
     activation = ACTIVATIONS[NAMES[name]]
     if name in ("None", "ReLU") or x.dtype != torch.float16:
         return activation(x)
@@ -134,12 +137,12 @@ def _activate(name: str, x: Tensor) -> Tensor:
 
 
 def build(n_input_dims: int, n_output_dims: int, config: object) -> Perceptron:
-    """The network that a dictionary describes; a CutlassMLP where it has no `otype`."""
+    """The network that a dictionary describes. Without `otype`, it is an MLP (CutlassMLP)."""
     options = Options(config, "A network", "MLP")
     if options.otype.lower() not in {name.lower() for name in KINDS}:
         raise ConfigError(f"There is no network with the `otype` {options.otype!r}. There are: {', '.join(KINDS)}.")
     network = Perceptron(n_input_dims, n_output_dims, options)
-    # The original writes these two into a copy of the dictionary, which may come back here.
+    # tiny-cuda-nn adds these two options to a copy of the dictionary. Mark them as read, so `finish` does not warn.
     options.value("n_input_dims")
     options.value("n_output_dims")
     options.finish()

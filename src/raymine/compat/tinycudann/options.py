@@ -1,4 +1,4 @@
-"""Reading the dictionaries that describe encodings and networks: defaults, ranges, and errors that name the option."""
+"""Reading the dictionaries that describe encodings and networks: defaults, range checks, and errors by option name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raymine.errors import ConfigError
 
 
 class Options:
-    """The options of one encoding or network. Names of kinds, and values that are names, are read in any case."""
+    """The options of one encoding or network. `otype` and other names are case-insensitive."""
 
     def __init__(self, config: object, what: str, default_otype: str) -> None:
         if not isinstance(config, Mapping):
@@ -52,7 +52,7 @@ class Options:
         return number
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
-        """One of `allowed`, spelt as there."""
+        """One of `allowed`, in the spelling of `allowed`; the comparison ignores case."""
         value = self.value(name, default)
         found = {one.lower(): one for one in allowed}.get(str(value).lower())
         if found is None:
@@ -60,7 +60,7 @@ class Options:
         return found
 
     def refuse(self, name: str, default: bool | str) -> None:
-        """Raise if an option of the original that is not offered here has another value than `default`."""
+        """ConfigError if an option of tiny-cuda-nn that is not supported here has another value than `default`."""
         value = self.value(name, default)
         if str(value).lower() != str(default).lower():
             raise ConfigError(
@@ -69,7 +69,7 @@ class Options:
             )
 
     def finish(self) -> None:
-        """Warn of options that nothing has read: the original ignores them in silence, and a typing error with them."""
+        """Warn about options that were not read. tiny-cuda-nn ignores them silently, and so hides typing errors."""
         unknown = sorted(str(name) for name in self._config if name not in self._read)
         if unknown:
             warnings.warn(

@@ -1,4 +1,4 @@
-"""Half precision: where outputs have it, and gradients that are scaled while they are in it."""
+"""Half precision: the type of outputs, and scaling of half-precision gradients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _cpu_dtype = torch.float32
 
 
 def set_cpu_dtype(dtype: torch.dtype) -> None:
-    """The type of outputs on a CPU from now on: float32, as at the start, or float16, as the original has on a GPU.
+    """Set the type of outputs on a CPU: float32, the default, or float16, the type of tiny-cuda-nn on a GPU.
 
-    It applies to every module that was not given a type of its own.
+    It applies from now on to every module that was not given a `dtype` of its own.
     """
     global _cpu_dtype
     if dtype not in KINDS:
@@ -26,25 +26,27 @@ def set_cpu_dtype(dtype: torch.dtype) -> None:
 
 
 def usual_dtype(device: torch.device) -> torch.dtype:
-    """The type of outputs on a device where none was asked for."""
+    """The default type of outputs on a device."""
     return _cpu_dtype if device.type == "cpu" else torch.float16
 
 
 def with_loss_scale(
     function: Callable[..., Tensor], loss_scale: float, *inputs: Tensor, exact: Callable[..., Tensor]
 ) -> Tensor:
-    """function(*inputs) as float32, whose gradients are multiplied by `loss_scale` inside and divided by it outside.
+    """function(*inputs) as float32. Differentiable in the inputs.
 
-    Gradients that are themselves to be differentiated are those of `exact`, the same in float32.
+    Inside `function`, gradients are multiplied by `loss_scale`; they are divided by it afterwards. exact: the same
+    function in float32, which is used for gradients that are themselves differentiated.
     """
     out: Tensor = _Scaled.apply(function, exact, loss_scale, *inputs)
     return out
 
 
 class _Scaled(torch.autograd.Function):
-    """Runs `function` under a graph of its own, so that what its gradients are multiplied by stays within.
+    """Runs `function` in its own graph, so that the loss scale does not leave it.
 
-    Factors on single tensors of one common graph would do for first derivatives; second ones pass them unevenly.
+    Scaling single tensors of a shared graph would work for first derivatives. In second derivatives, the factors would
+    not cancel.
     """
 
     @staticmethod
@@ -65,7 +67,7 @@ class _Scaled(torch.autograd.Function):
         graph = torch.is_grad_enabled()
         out, inputs = ctx.out, ctx.leaves
         if graph:
-            # Through views, so that no other way from one input to another is followed.
+            # Views are new graph nodes. So autograd stops at them, even if one input depends on another.
             inputs = [tensor.view_as(tensor) for tensor in ctx.saved_tensors]
             out = ctx.exact(*inputs)
         wanted = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]

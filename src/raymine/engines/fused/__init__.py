@@ -1,1 +1,1 @@
-"""The fast path on CUDA: training step and renderer of the hash-grid field as a few fused Triton kernels."""
+"""The fast path on CUDA: the training step and the renderer of the hash-grid field as a few fused Triton kernels."""

@@ -1,15 +1,16 @@
-"""Memory of a fused step: allocated once, used by every step, with room for more than is wanted."""
+"""Buffers of a fused step. They are allocated once, with more capacity than a step is expected to need."""
 
 from __future__ import annotations
 
 import torch
 
 ROOM = 1.5
-"""Samples that fit, over samples that are wanted. The ray count follows the last step, so a step may march more."""
+"""Capacity in samples / samples wanted per step. A step may march more samples than wanted, because its number of rays
+is computed from the step before."""
 
 
 class Buffers:
-    """rays: most rays of a step; samples: room for that many. Names are those of the kernels' arguments."""
+    """Buffers for at most `rays` rays and `samples` samples. Attributes have the names of the kernels' arguments."""
 
     def __init__(self, rays: int, samples: int, device: torch.device) -> None:
         def floats(*shape: int) -> torch.Tensor:
@@ -31,7 +32,7 @@ class Buffers:
 
 
 class TrainBuffers(Buffers):
-    """What training needs beyond looking."""
+    """The buffers of a training step: those of rendering, and more."""
 
     def __init__(self, rays: int, samples: int, device: torch.device) -> None:
         super().__init__(rays, samples, device)

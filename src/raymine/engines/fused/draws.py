@@ -1,6 +1,7 @@
-"""Draws of hard samples that look at all samples at once: by a running sum (`systematic`) or by a sort (the others).
+"""Sampling schemes of hard sample mining that need all samples at once.
 
-Nothing is read back, so that a draw can be part of a graph. `poisson`, which needs neither, has a kernel of its own.
+`systematic` uses a running sum; `multinomial` and `topk` use a sort. The host reads nothing back, so that a CUDA graph
+can contain them. `poisson` needs neither, and has its own kernel (`kernels.select.gpu.select`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BLOCK = 1024
 
 
 class Course(NamedTuple):
-    """Where a run is, on the device: seed [2], step [1]; control [2], found [4]: see `kernels.ngp_step.gpu_control`."""
+    """State of a run on the device: seed [2], step [1]; control [2], found [4] of `kernels.ngp_step.gpu_control`."""
 
     seed: Tensor
     step: Tensor
@@ -28,7 +29,7 @@ class Course(NamedTuple):
 
 
 def choose(buffers: TrainBuffers, config: HardConfig, course: Course) -> None:
-    """Fill index and weight of the buffers with the samples that `mining.Miner` would choose."""
+    """Fill index, weight and n_chosen of the buffers with the samples that `mining.Miner` would choose."""
     value = torch.empty(buffers.capacity, dtype=torch.float64, device=buffers.size.device)
     wanted = course.found[3:4]
     keys[(buffers.capacity // _BLOCK,)](
@@ -49,7 +50,7 @@ def choose(buffers: TrainBuffers, config: HardConfig, course: Course) -> None:
 
 
 def _first(key: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of the keys [n] are among the `wanted` [1] smallest and finite, and the smallest that is not [1]."""
+    """[n] bool: which keys [n] are finite and among the `wanted` [1] smallest; and [1]: the smallest other key."""
     ordered, order = key.sort(stable=True)
     count = wanted.floor().clamp_min(1).long()
     first = (torch.arange(len(key), device=key.device) < count) & ordered.isfinite()

@@ -1,4 +1,4 @@
-"""The fused engine: many steps at a time on CUDA, without the host."""
+"""The fused engine: many steps at a time on CUDA, without synchronising with the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raymine.step import TrainData, TrainState
 
 
 class FusedEngine:
-    """Advances a state by a captured CUDA graph (`trainer`)."""
+    """Trains a state by replaying a CUDA graph (see `trainer`)."""
 
     name, reason = "fused", "Triton kernels in a CUDA graph"
 
@@ -21,7 +21,7 @@ class FusedEngine:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of the images that are held on the device."""
+        """Size of the images on the device, in bytes."""
         return self.trainer.rays.images.bytes
 
     def advance(self, steps: int) -> list[StepReport]:
@@ -35,11 +35,11 @@ class FusedEngine:
         return self._renderer
 
     def warm_up(self) -> None:
-        """Kernels compile side by side first; then a few steps load them."""
+        """See `Engine`. Kernels are first compiled in parallel; then a few steps load them."""
         trainer, sampler = self.trainer, self.trainer.sampler
         with compiling():
             trainer.run_stages()
-            sampler.swept = True  # else everything is occupied, and no kernel asks what is
+            sampler.swept = True  # before the first sweep every cell counts as occupied, and `mark` does not run
             for everything in (True, False):
                 trainer.grid.update(trainer.model, everything)
         sampler.swept = False
@@ -52,5 +52,5 @@ class FusedEngine:
 
 
 def fused_renderer(state: TrainState) -> FusedRenderer:
-    """A renderer of the field that is shown."""
+    """A renderer of `state.shown`, the field to evaluate (the averaged one if there is an average)."""
     return FusedRenderer(hash_field(state.shown), occupancy_of(state), stop=state.config.mining.stop)

@@ -1,4 +1,4 @@
-"""The occupancy grid on the device, one byte a cell, updated without the host knowing what is in it."""
+"""The occupancy grid on the device, with one byte per cell. Updates do not read anything back to the host."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from raymine.kernels.ngp_step.gpu_grid import fit, list_cells, mark, put, visit
 from raymine.samplers import OccupancySampler
 
 _TILE = 32
-"""Cells of a program that visits them. For 64 and more a Hopper has other matrix products, and with networks 128 wide
-ptxas 12.8 gets them wrong here: where an operand lies is read from a register that nothing has set."""
+"""Cells per program of `visit`. From 64 rows on, Hopper uses other matrix instructions. With networks 128 wide, ptxas
+12.8 miscompiles these here: it reads the address of an operand from a register that was never set."""
 _BLOCK = 1024
 _MARKED = 4096
-"""Cells of a program that also finds their extent: with fewer, more programs would queue to add theirs."""
+"""Cells per program of `mark`. With fewer cells, more programs would contend for the atomics on the extent."""
 
 
 class DeviceGrid:
-    """Works on the `values` of a sampler, in place."""
+    """The occupancy grid of a sampler for the fused kernels. It updates the `values` of the sampler in place.
+
+    bytes [levels, cells] uint8: 1 where a cell is occupied. box [12], spacing [7]: see `kernels.march.gpu.march`.
+    """
 
     def __init__(self, sampler: OccupancySampler, seed: Tensor, step: Tensor) -> None:
         config, device = sampler.config, sampler.values.device
@@ -42,7 +45,7 @@ class DeviceGrid:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bytes and the box of what is occupied, from the values."""
+        """Recompute `bytes` and the box around the occupied cells from the values of the sampler."""
         values = self.sampler.values
         if not self.sampler.swept:
             self.bytes.fill_(1)
@@ -66,7 +69,7 @@ class DeviceGrid:
 
     @torch.no_grad()
     def update(self, model: HalfModel, everything: bool) -> None:
-        """One update as in `OccupancySampler.update`; nothing here depends on the host, so that it can be captured."""
+        """One update as in `OccupancySampler.update`, of all cells or of some. It can be captured in a CUDA graph."""
         for level in range(self.levels):
             values = self.sampler.values[level]
             if everything:
@@ -81,14 +84,17 @@ class DeviceGrid:
         self.refresh()
 
     def _list(self, level: int) -> None:
-        """Half spread over all cells, half over the occupied ones; where these are fewer, the list ends in `cells`."""
+        """Choose the cells to visit: half of the list among all cells, half among the occupied cells.
+
+        If there are too few occupied cells, the list is padded with the index `cells`, which means no cell.
+        """
         running = self.bytes[level].cumsum(0, dtype=torch.int32)
         arguments = (self.seed, self.step, level, self.levels, running[-1:], self.cells, self.half)
         list_cells[(triton.cdiv(self.half, _BLOCK),)](*arguments, self._listed, self._ranks, BLOCK=_BLOCK)
         torch.searchsorted(running, self._ranks, out_int32=True, out=self._listed[self.half :])
 
     def _visit(self, model: HalfModel, level: int, out: Tensor, everything: bool) -> None:
-        """The larger of what is remembered and what is found, of every cell or of those that are listed."""
+        """out = max(decay * value, opacity at a random point) of every cell, or of the listed cells."""
         config, values = self.sampler.config, self.sampler.values[level]
         visit[(triton.cdiv(len(out), _TILE),)](
             self._listed, len(out), self.seed, self.step, level, self.levels, float(2**level), self.box, config.step,

@@ -1,4 +1,4 @@
-"""The images of a scene on the device, so that a step can draw from them without the host."""
+"""The images of a scene on the device, so that a step can draw pixels without the host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from raymine.step import TrainData
 
 
 class DeviceImages:
-    """pixels [P] int32: RGBA of all images, one after the other; places [I, 3] int64: first pixel, height, width.
+    """pixels [P] int32: RGBA of all images, one after another. places [I, 3] int64: first pixel, height, width.
 
-    masks [P] uint8, 0 where a pixel is to be ignored, or [1] where no image has a mask (`masked`); rig, background: see
-    `kernels.ngp_step.gpu_draw`.
+    masks [P] uint8: 0 where a pixel is to be ignored; [1] if no image has a mask (then `masked` is False).
+    rig, background: see `kernels.ngp_step.gpu_draw`.
     """
 
     def __init__(self, data: TrainData, device: torch.device) -> None:
@@ -36,14 +36,14 @@ class DeviceImages:
 
     @property
     def bytes(self) -> int:
-        """What it takes on the device."""
+        """Memory on the device, in bytes."""
         return sum(part.nbytes for part in (self.pixels, self.masks, self.places, self.rig, self.background))
 
 
 class DevicePixels:
-    """The cells that rays are drawn by, as `kernels.ngp_step.gpu_pixels.draw_by_score` wants them.
+    """The image cells that rays are drawn from, in the form of `kernels.ngp_step.gpu_pixels.draw_by_score`.
 
-    scored: whether any ray is drawn by cell; weighed: whether rays have weights. What is not needed is empty.
+    scored: whether rays are drawn by cell. weighed: whether rays have weights. Unused tensors are placeholders.
     """
 
     def __init__(self, sampler: PixelSampler, device: torch.device) -> None:
@@ -66,6 +66,6 @@ class DevicePixels:
 
     @property
     def arguments(self) -> tuple[torch.Tensor | int, ...]:
-        """In the order of the kernel."""
+        """The arguments `coverage` to `halvings` of the kernel, in its order."""
         tables = (self.coverage, self.running, self.boxes, self.weights, self.firsts)
         return (*tables, self.side, self.cells, self.cells.bit_length())

@@ -1,4 +1,4 @@
-"""A hash-grid field as the fused kernels want it: float16 copies, the numbers of its levels, and its box."""
+"""A hash-grid field in the form of the fused kernels: float16 copies of its parameters, its levels, and its box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raymine.step import TrainState
 
 
 class HalfModel:
-    """`table` [entries, F] and `weights` [all layers] in float16; `arguments` and `constants` go to every kernel."""
+    """table [entries, F], weights [all layers]: float16 copies. arguments, constants: passed to every fused kernel."""
 
     def __init__(self, field: HashField) -> None:
         config, device = field.config, field.table.device
@@ -30,7 +30,7 @@ class HalfModel:
 
     @torch.no_grad()
     def refresh(self, field: HashField) -> None:
-        """Take the parameters as they are now."""
+        """Copy the current parameters of the field."""
         self.table.copy_(field.table)
         self.weights.copy_(torch.cat([layer.reshape(-1) for layer in layers_of(field)]))
 
@@ -49,19 +49,19 @@ def layers_of(field: HashField) -> list[Tensor]:
 
 
 def hash_field(field: Field) -> HashField:
-    """`field`, which `problem_with` has found to be a hash-grid field."""
+    """`field` as a HashField; `problem_with` has checked that it is one."""
     assert isinstance(field, HashField)
     return field
 
 
 def occupancy_of(state: TrainState) -> OccupancySampler:
-    """The sampler of a state, which `problem_with` has found to be an occupancy grid."""
+    """The sampler of a state as an OccupancySampler; `problem_with` has checked that it is one."""
     assert isinstance(state.sampler, OccupancySampler)
     return state.sampler
 
 
 def colour_loss(state: TrainState) -> ColourLoss:
-    """The loss of a state, which `problem_with` has found to be a colour loss alone."""
+    """The loss of a state as a ColourLoss; `problem_with` has checked that it is the only term."""
     (loss,) = state.config.loss
     assert isinstance(loss, ColourLoss)
     return loss

@@ -1,4 +1,4 @@
-"""Whether the fast path can take a model, and why not where it cannot. Imports no Triton, so anyone may ask."""
+"""Whether the fused engine supports a model, and if not, why. This module does not import Triton."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from raymine.step import TrainConfig
 
 
 class NoRoomError(ConfigError):
-    """A GPU has too little shared memory for the kernels of a model, whatever they do without."""
+    """The GPU has too little shared memory for every variant of the kernels of a model."""
 
 
 def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
-    """Why the fused kernels cannot be used, or an empty string; rendering asks for less than training does."""
+    """Why the fused kernels cannot be used, or an empty string.
+
+    device: "cuda" or another device type. training: whether to train, which supports fewer models than rendering.
+    """
     if device != "cuda":
         return f"the fused step runs on CUDA, not on {device}"
     problem = triton_problem()

@@ -1,4 +1,4 @@
-"""The rays of a step, drawn where they are needed: for the fused step, and for a plain one on CUDA."""
+"""The rays of a step, drawn on the device: for the fused step, and for a plain step on CUDA."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from raymine.step import TrainData, TrainState
 from raymine.step.batch import RayBatch
 
 _BLOCK = 64
-"""Rays of a program. There are few, and each waits for one look-up after another: 256 take half as long again."""
+"""Rays per program. There are few rays, and each makes several dependent look-ups: 256 take half as long again."""
 
 
 class DeviceRays:
-    """Images, cameras and cells on the device of a state. Draws are those of `step.batch.draw_batch`."""
+    """Images, cameras and image cells on the device of a state. It draws the same rays as `step.batch.draw_batch`."""
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         device = state.device
@@ -31,7 +31,10 @@ class DeviceRays:
     def fill(
         self, n_rays: Tensor, step: Tensor, rays: Tensor, harmonics: Tensor, wanted: Tensor, jitter: Tensor
     ) -> None:
-        """The first n_rays [1] of rays [R, 8], harmonics [R, 16], wanted [R, 8] and jitter [R], for step [1]."""
+        """Draw the rays of step [1]: fills the first n_rays [1] rows of the last four arguments.
+
+        rays [R, 8], harmonics [R, 16], wanted [R, 8] and jitter [R] are as in `kernels.ngp_step.gpu_draw.draw`.
+        """
         images, pixels = self.images, self._pixels
         opencv, fisheye = self._rig.lens_steps
         draw[(triton.cdiv(len(rays), _BLOCK),)](
@@ -42,7 +45,7 @@ class DeviceRays:
         )  # fmt: skip
 
     def batch(self, state: TrainState, data: TrainData) -> RayBatch:
-        """As `draw_batch`, without the pixels."""
+        """As `draw_batch`, but the batch does not contain the pixels."""
         n, device = state.rays, state.device
         rays, wanted = torch.empty(n, 8, device=device), torch.empty(n, 8, device=device)
         harmonics = torch.empty(n, 16, dtype=torch.float16, device=device)

@@ -1,4 +1,4 @@
-"""Rendering with the fused kernels: many rays at a time, no further than the grid says that they are open."""
+"""Rendering with the fused kernels: many rays at a time, in occupied cells only, until the early stop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from raymine.render import SEEN
 from raymine.samplers import OccupancySampler
 
 _RAYS, _SAMPLES = 1 << 19, 1 << 23
+"""Capacity of the buffers."""
 _FIRST = 1 << 14
-"""Rays of the first batch ever: they fit whatever the scene."""
+"""Rays of the first batch: few enough to fit for any scene."""
 
 
 class FusedRenderer:
@@ -39,13 +40,13 @@ class FusedRenderer:
         self._found = torch.zeros(2, dtype=torch.int32, device=device)
 
     def refresh(self) -> None:
-        """Take the field and the grid as they are now."""
+        """Copy the current field and grid."""
         self.model.refresh(self.field)
         self.grid.refresh()
 
     @torch.no_grad()
     def render(self, rays: Rays, background: Tensor) -> Rendered:
-        """See `contracts.Renderer`. Waits for the device once, unless a batch had too many samples for the room."""
+        """See `contracts.Renderer`. Waits for the device once; more often if samples do not fit into the buffers."""
         n, device, b = len(rays), rays.origins.device, self.buffers
         colour, opacity, depth = (torch.empty(n, *tail, device=device) for tail in ((3,), (), ()))
         behind = background.to(b.raw)
@@ -57,7 +58,7 @@ class FusedRenderer:
                 self._some([part[span] for part in parts], behind, colour[span], opacity[span], depth[span])
             lost, most = self._found.tolist()
             tried = self._rays
-            # As many rays as would have filled 0.7 of the room.
+            # The number of rays that would have filled 0.7 of the capacity.
             fit = int(min(n, tried) * 0.7 * b.capacity / max(1, most))
             self._rays = max(256, min(b.max_rays, fit, 4 * tried)) if not lost else max(256, min(tried // 2, fit))
             if not lost or tried <= 256:
@@ -68,7 +69,7 @@ class FusedRenderer:
         self._n.fill_(n)
         look[(triton.cdiv(n, 256),)](*parts, n, b.rays, b.harmonics, BLOCK=256)
         march_rays(b, self.grid, self._n)
-        # Neighbours in a picture share table entries as well, so that fewer samples of more rays are as quick to get.
+        # Neighbouring pixels share table entries too, so fewer samples of more rays at a time are as fast.
         ask_field(b, self.model, self.stop, slots=8, stride=8)
         render[(programs(b.raw.device, 32),)](
             b.raw, b.t_start, b.t_end, b.first, b.seen, self._n, background, self.stop, SEEN, colour, opacity, depth,

@@ -1,4 +1,4 @@
-"""Stages that training and rendering share: samples along rays, and the field at them."""
+"""Stages that training and rendering share: sampling along rays, and evaluating the field."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from raymine.kernels.march.gpu import CHUNK, MARCHERS, march
 from raymine.kernels.ngp_step.gpu import infer
 
 SLOTS, STRIDE = 4, 16
-"""Rays that a program follows at a time, and samples of each. Samples of one ray share table entries, but the more are
-asked for at a time, the more lie behind what is seen: 4 x 16 take 0.13 ms, 8 x 8 0.15 and 2 x 32 0.16."""
+"""Rays that a program processes at a time, and samples of each per round. Samples of one ray share table entries, but
+with more samples per round, more of them lie behind the early stop: 4 x 16 take 0.13 ms, 8 x 8 0.15 and 2 x 32 0.16."""
 _PROGRAMS = 6
-"""Programs a multiprocessor, of which 3 run at a time."""
+"""Programs per multiprocessor, of which 3 run at a time."""
 _REGISTERS = 168
-"""Of a thread. Left alone, the compiler takes so many that 2 programs run at a time: 0.19 instead of 0.13 ms."""
+"""Most registers per thread. Without a limit, only 2 programs run at a time: 0.19 instead of 0.13 ms."""
 
 
 def march_rays(buffers: Buffers, grid: DeviceGrid, n_rays: Tensor) -> None:
-    """Fill the packed samples of the first n_rays [1] rays. Rays beyond the room get none, and are counted as lost."""
+    """Fill the buffers with the packed samples of the first n_rays [1] rays.
+
+    A ray whose samples do not fit gets none, and is counted in `n_lost`.
+    """
     config = grid.sampler.config
     constants = {
         "CONE": config.cone > 0,
@@ -45,7 +48,7 @@ def march_rays(buffers: Buffers, grid: DeviceGrid, n_rays: Tensor) -> None:
 
 
 def ask_field(buffers: Buffers, model: HalfModel, stop: float, slots: int = SLOTS, stride: int = STRIDE) -> None:
-    """Pre-activations of the samples that rays see, right after `march_rays`."""
+    """Fill `raw` with the pre-activations of samples, up to the early stop of each ray. Call it after `march_rays`."""
     most_optical = -math.log(stop) if stop > 0 else math.inf
     infer[(programs(buffers.raw.device, _PROGRAMS),)](
         buffers.rays, buffers.harmonics, buffers.first, buffers.count, buffers.hitting, buffers.n_hitting,

@@ -1,4 +1,4 @@
-"""Where the time of a fused step goes."""
+"""Timing of the stages of a fused step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REPEAT, _ROUNDS = 20, 9
 
 
 def stage_times(trainer: FusedTrainer) -> dict[str, float]:
-    """Median milliseconds of every stage on the state as it is, each replayed as a graph of its own.
+    """Median time of every stage in milliseconds, for the current state. Each stage is replayed as its own CUDA graph.
 
-    The state is of no use afterwards: stages repeat on the same samples.
+    Discard the state afterwards: stages are repeated on the same samples, which changes the parameters.
     """
     b, stop = trainer.buffers, trainer.state.config.mining.stop
     trainer.run_stages()
@@ -57,7 +57,10 @@ def _median(work: Callable[[], None]) -> float:
 
 
 def busy_share(trainer: FusedTrainer, bursts: int = 5) -> float:
-    """Share of the wall clock of training that the device works: the same steps replayed back to back, over it."""
+    """Fraction of the wall-clock time of training in which the device is busy.
+
+    It is the device time of the same number of steps, replayed back to back, divided by the time that training takes.
+    """
     for _ in range(2):
         trainer.advance(RING)
     torch.cuda.synchronize()

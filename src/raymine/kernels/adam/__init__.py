@@ -1,1 +1,1 @@
-"""The Adam update, with entries that received no gradient left alone."""
+"""The Adam update. It can skip elements whose gradient is 0."""

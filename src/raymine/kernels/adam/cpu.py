@@ -1,4 +1,4 @@
-"""Adam with Numba: one pass; an untouched block of eight elements costs eight comparisons."""
+"""Adam with Numba, in one pass. In sparse mode an element without a gradient costs one comparison."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _update_rows(p, rows, g, m, v, step, b1, b2, eps, scale2, n_tasks):
         for k in range(task * n // n_tasks, (task + 1) * n // n_tasks):
             row = rows[k]
             if b1 == 0 and g.shape[1] == 4:
-                # Written out and without a branch, so that the compiler computes the four as one vector.
+                # Unrolled and without branches, so that the compiler vectorises the four features.
                 g0, g1, g2, g3 = g[k, 0], g[k, 1], g[k, 2], g[k, 3]
                 v0, v1, v2, v3 = v[row, 0], v[row, 1], v[row, 2], v[row, 3]
                 v0 = b2 * v0 + (one - b2) * g0 * g0 if g0 != 0 else v0
@@ -63,7 +63,7 @@ def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None,
     """As `reference.update_rows`."""
     if rates.gate is not None and not rates.gate:
         return
-    # Where there is no first moment the kernel leaves its place alone; the second stands in it.
+    # Without a first moment the kernel does not access `m`, but it needs an array there: it gets `v`.
     p, r, g, m1, v1 = (part.detach().numpy() for part in (parameter, rows, grad, v if m is None else m, v))
     step = rates.lr / (1 - rates.beta1**rates.count)
     scale2 = 1 / (1 - rates.beta2**rates.count)

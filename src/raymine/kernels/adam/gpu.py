@@ -1,4 +1,7 @@
-"""Adam in Triton: one pass over a parameter, its moments, its float16 copy and its gradient, which it may clear."""
+"""Adam in Triton: one pass over a parameter, its moments, its float16 copy and its gradient.
+
+The same pass can reset the gradient to 0.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ def adam(
     SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, ROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """rates [8]: whether the step counts (1 or 0), what to multiply gradients by, learning rate over 1 - beta1^n,
-    beta1, beta2, 1 / (1 - beta2^n), eps, learning rate times decay.
+    """One AdamW step on n elements. `copy` receives the new parameters in its own type.
 
-    SPARSE: elements whose gradient is 0 stay as they are, and nothing else is read of ROW elements, of which there must
-    be a whole number, where all are. CLEAR: gradients are 0 afterwards; where the step does not count, that is all.
-    FIXED: not 0 where gradients are integers, times FIXED.
+    rates [8]: 1 to apply the step or 0 to skip it, factor of the gradients, learning rate / (1 - beta1^count), beta1,
+        beta2, 1 / (1 - beta2^count), eps, learning rate * decay.
+    SPARSE: elements whose gradient is 0 do not change. A row of ROW elements whose gradients are all 0 is not read any
+        further. n must be a multiple of ROW.
+    CLEAR: set the gradients to 0, also if the step is skipped.
+    FIXED: if not 0, gradients are integers that hold gradient * FIXED.
     """
-    # Rows, whose elements are read and written at once: one by one, each would be an access of its own.
+    # [BLOCK // ROW, ROW], so that a thread reads and writes the ROW elements of a row in one memory access.
     row = tl.program_id(0).to(tl.int64) * (BLOCK // ROW) + tl.arange(0, BLOCK // ROW)
     i = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
     inside = row * ROW < n
@@ -39,8 +44,8 @@ def adam(
     rate, b1, b2 = tl.load(rates + 2), tl.load(rates + 3), tl.load(rates + 4)
     scale2, eps, shrink = tl.load(rates + 5), tl.load(rates + 6), tl.load(rates + 7)
     p, known = tl.load(parameter + i, mask=live, other=0.0), tl.load(second + i, mask=live, other=0.0)
-    # All that is computed needs a number from behind the barrier. Without it the compiler is done with the one before
-    # it reads the other, and memory is waited for once more.
+    # The barrier keeps the loads above together: the factor below is needed for all further arithmetic. Without the
+    # barrier the compiler finishes with `p` before it loads `known`, and waits for memory a second time.
     tl.debug_barrier()
     g = g * tl.load(rates + 1)
     mean = g
@@ -59,7 +64,7 @@ def adam(
 
 
 def row_of(n: int) -> int:
-    """How many of n elements `adam` takes together."""
+    """ROW of `adam` for n elements: 4 if n is a multiple of 4, else 1."""
     return 4 if n % 4 == 0 else 1
 
 
@@ -71,7 +76,7 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
     corrected = rates.lr / (1 - rates.beta1**rates.count), 1 / (1 - rates.beta2**rates.count)
     shrink = rates.lr * rates.decay
     numbers = torch.tensor((1.0, 1.0, corrected[0], rates.beta1, rates.beta2, corrected[1], rates.eps, shrink))
-    # A copy from pinned memory is all that does not wait for what the device is doing.
+    # Only a copy from pinned memory is asynchronous; any other copy would wait for the device.
     numbers = numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
     if rates.gate is not None:
         numbers[0] = rates.gate

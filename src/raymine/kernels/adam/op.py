@@ -1,4 +1,4 @@
-"""The Adam update: checks and dispatch. In place; the caller owns the moments."""
+"""The Adam update: checks and dispatch (definition in `reference`). It works in place; the caller owns the moments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from raymine.kernels.adam.reference import Rates as Rates
 
 
 def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, *, sparse: bool = False) -> None:
-    """One step on `parameter` and its moments, in place; all four have one shape and are contiguous.
+    """Apply one step to `parameter` and to its moments m and v, in place. Not differentiable.
 
-    m: None if and only if beta1 is 0. With `sparse`, elements whose gradient is exactly 0 are skipped.
+    parameter, grad, m, v: the same shape; all but grad must be contiguous. m: None if and only if beta1 is 0.
+    sparse: skip elements whose gradient is exactly 0.
     """
     for name, value in (("grad", grad), ("m", m), ("v", v)):
         if value is not None and value.shape != parameter.shape:
@@ -37,9 +38,10 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
 
 
 def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
-    """One step on the `rows` [k] (each at most once) of `parameter` [n, F] and its moments, in place; grad: [k, F].
+    """Apply one step to some rows of `parameter` [n, F] and of its moments m, v [n, F], in place. Not differentiable.
 
-    Elements whose gradient is exactly 0 are skipped, so this equals `update` with `sparse` and a dense gradient.
+    rows [k] int64: each row at most once. grad [k, F]: the gradient of these rows. Elements whose gradient is exactly 0
+    are skipped. The result equals `update` with sparse=True, without decay, and a gradient [n, F] that is 0 elsewhere.
     """
     wanted = (rows.shape[0], *parameter.shape[1:])
     if parameter.ndim != 2 or tuple(grad.shape) != wanted:
@@ -51,7 +53,7 @@ def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None,
         with dispatch.kernel_lock:
             cpu.update_rows(parameter.detach(), rows.contiguous(), grad.contiguous(), m, v, rates)
     else:
-        # On CUDA gathering and scattering the rows is all the cost: a kernel between them gains nothing (0.97x).
+        # On CUDA nearly all the time goes into gathering and scattering the rows, so a kernel gains nothing (0.97x).
         reference.update_rows(parameter.detach(), rows, grad, m, v, rates)
 
 

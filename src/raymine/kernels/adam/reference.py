@@ -5,8 +5,8 @@ With gradient g, moments m and v, rates b1 and b2 and step count n (from 1):
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
     p -= lr * ((m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps) + decay * p)
 
-With b1 = 0 there is no first moment: m is None, and its place is taken by g (RMSprop with a corrected start).
-With `sparse`, elements whose gradient is exactly 0 keep p, m and v as they are (hash entries nobody touched).
+With b1 = 0 there is no first moment: m is None, and g replaces it in the second line. This is RMSprop with bias
+correction. With `sparse`, elements whose gradient is exactly 0 keep p, m and v (hash entries that no sample used).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 
 class Rates(NamedTuple):
-    """lr, b1, b2, eps, decay and the step count from 1 of the module docstring.
+    """lr, b1, b2, eps, decay and n of the module docstring; count is n, from 1.
 
-    gate: [] bool on the device of the parameter; where it is False nothing changes. None: it is open.
+    gate: [] bool on the device of the parameter. If it is False, the update changes nothing. None means True.
     """
 
     lr: float
@@ -33,7 +33,7 @@ class Rates(NamedTuple):
 
 
 def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates, sparse: bool) -> None:
-    """In place."""
+    """The formulas of the module docstring, in place. All tensors have one shape."""
     live = grad != 0 if sparse else torch.ones_like(grad, dtype=torch.bool)
     if rates.gate is not None:
         live = live & rates.gate
@@ -49,7 +49,7 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
 
 
 def update_rows(parameter: Tensor, rows: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: Rates) -> None:
-    """In place; as `update` with `sparse` and a gradient that is 0 outside of `rows`. Decay has no place here."""
+    """As `update` with `sparse` and a gradient that is 0 outside `rows`, in place. Weight decay is not applied."""
     part, first, second = parameter[rows], None if m is None else m[rows], v[rows]
     update(part, grad, first, second, rates._replace(decay=0.0), sparse=True)
     parameter[rows], v[rows] = part, second

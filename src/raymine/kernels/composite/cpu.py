@@ -1,6 +1,6 @@
-"""Volume rendering with Numba: one pass along each ray forward, one backward; tasks are ranges of rays.
+"""Volume rendering with Numba: one pass along each ray for the forward, one for the backward. Tasks are ranges of rays.
 
-Gradients in closed form, with v_i = dLoss/dw_i gathered from colour, opacity, depth and the weights themselves:
+Gradients are in closed form. With v_i = dLoss/dw_i, summed over colour, opacity, depth and the weights themselves:
 
     dLoss/ds_i = d_i (T_{i+1} v_i - sum over j > i of w_j v_j),    dLoss/dc_i = w_i dLoss/dcolour
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from raymine.kernels._numba import array, kernel, tasks
 
 HIDDEN = np.float32(-1.0)
-"""In place of a transmittance: the sample lies behind the early stop."""
+"""Stored instead of the transmittance of a sample that lies behind the early stop."""
 
 _ZERO = np.zeros(1, np.float32)
 
@@ -63,7 +63,7 @@ def _backward(
             gr, gg, gb = g_colour[r, 0], g_colour[r, 1], g_colour[r, 2]
             rest = g_opacity[r * has_opacity] - (gr * background[r, 0] + gg * background[r, 1] + gb * background[r, 2])
             behind = zero
-            # From the far end, so that the sum over what lies behind a sample is at hand.
+            # Back to front, so that `behind` is the sum of w_j v_j over the samples behind sample i.
             for i in range(first[r] + count[r] - 1, first[r] - 1, -1):
                 w = weights[i]
                 to_colour[i, 0], to_colour[i, 1], to_colour[i, 2] = w * gr, w * gg, w * gb
@@ -98,12 +98,15 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def pass_on(density: Tensor, t_start: Tensor, t_end: Tensor) -> Tensor:
-    """[B] exp(-s_i d_i), by torch: its exponential is vectorised and takes a quarter of the time of Numba's."""
+    """[B] exp(-s_i d_i), computed by torch: its vectorised exponential takes a quarter of the time of Numba's."""
     return torch.mul(density.detach(), t_start - t_end).exp_()
 
 
 def forward(rows: Rows, stop: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.composite`, without a graph; last, the transmittance [B] after each sample, for `backward`."""
+    """As `reference.composite`, without a graph. A fifth result is the transmittance [B] after each sample.
+
+    `backward` needs it. It is HIDDEN behind the early stop.
+    """
     samples, rays = rows[0].shape[0], rows[4].shape[0]
     out = (
         np.empty((rays, 3), np.float32),
@@ -120,10 +123,11 @@ def forward(rows: Rows, stop: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Te
 def backward(
     rows: Rows, opacity: Tensor, weights: Tensor, after: Tensor, grads: tuple[Tensor | None, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of density [B], colour [B, 3] and background [R, 3]; the three tensors are results of `forward`.
+    """Gradients of density [B], colour [B, 3] and background [R, 3].
 
-    `grads` are those of colour, opacity, depth and weights. For an unused one of the last three, None, the kernel reads
-    the same zero again and again (index times 0) instead of an array of zeros.
+    opacity [R], weights [B] and after [B] are results of `forward`. grads: gradients of colour [R, 3], opacity [R],
+    depth [R] and weights [B]; None means 0. For each of the last three that is None, the kernel reads one zero at index
+    i * 0, so that no array of zeros is needed.
     """
     samples, rays = rows[0].shape[0], rows[4].shape[0]
     out = np.empty(samples, np.float32), np.empty((samples, 3), np.float32), np.empty((rays, 3), np.float32)

@@ -1,7 +1,7 @@
-"""Volume rendering in Triton: a program takes one ray after another, a chunk of its samples at a time.
+"""Volume rendering in Triton: a program processes one ray after another, in chunks of samples.
 
-`render` goes from pre-activations to a ray's colour, opacity and depth and keeps nothing; `forward` and `backward` are
-the differentiable form, with gradients as in `cpu`.
+`render` maps pre-activations to the colour, opacity and depth of a ray and stores nothing per sample. `forward` and
+`backward` are the differentiable form; the formulas of the gradients are in `cpu`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from raymine.kernels.judge.gpu import activate, four, limited
 def render(
     raw, t_start, t_end, first, seen, n_rays, background, stop, faint, colour, opacity, depth, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """raw [B, 4]: colour and density pre-activations; background [3]; seen [R]: samples of
-    each ray that have been asked for. -> colour [R, 3], opacity [R], depth [R].
+    """raw [B, 4], background [3] -> colour [R, 3], opacity [R], depth [R].
 
-    Samples of an opacity below `faint` are left out; depth is the mean distance of what was hit, 0 where nothing was.
+    raw: colour and density pre-activations. seen [R]: how many samples of each ray, from its first, `raw` holds.
+    Samples with an opacity below `faint` have weight 0. depth: the weighted mean distance, 0 where the opacity is 0.
     """
     n = tl.load(n_rays)
     lane = tl.arange(0, CHUNK)
@@ -62,7 +62,7 @@ def _forward(
     density, colour, t_start, t_end, first, count, background, stop, n,
     out_colour, opacity, depth, weights, after, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """after [B]: transmittance behind each sample, -1 where the sample lies behind the early stop."""
+    """after [B]: transmittance after each sample; -1 for a sample behind the early stop."""
     lane = tl.arange(0, CHUNK)
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
         begin, samples = tl.load(first + r), tl.load(count + r)
@@ -110,7 +110,7 @@ def _backward(
         far = tl.load(g_depth + r)
         behind = 0.0
         chunks = tl.cdiv(samples, CHUNK)
-        # From the far end, so that the sum over what lies behind a sample is at hand.
+        # Back to front, so that `behind` is the sum of w_j v_j over the chunks behind this one.
         for c in range(0, chunks):
             s = (chunks - 1 - c) * CHUNK
             live = s + lane < samples

@@ -15,7 +15,10 @@ from raymine.kernels.packed import Samples
 
 
 class Composited(NamedTuple):
-    """colour [R, 3] over the background, opacity [R], depth [R] (sum of weight * midpoint), weights [B]."""
+    """Rendered rays: colour [R, 3] over the background, opacity [R], depth [R], and the weights [B] of the samples.
+
+    depth: sum of weight * midpoint, in world units; it is not divided by the opacity.
+    """
 
     colour: Tensor
     opacity: Tensor
@@ -24,10 +27,10 @@ class Composited(NamedTuple):
 
 
 def composite(density: Tensor, colour: Tensor, samples: Samples, background: Tensor, stop: float = 1e-4) -> Composited:
-    """Render rays from the density [B] >= 0 and colour [B, 3] of their samples over a background [R, 3].
+    """Render rays from the density [B] >= 0 and the colour [B, 3] of their samples over a background [R, 3].
 
-    Samples behind a transmittance below `stop` count for nothing. Differentiable in density, colour and background
-    through all four results.
+    density: in 1 / world units, after activation. stop: samples where the transmittance is below it get weight 0.
+    All four results are differentiable in density, colour and background.
     """
     n, rays = len(samples), samples.n_rays
     for name, value, shape in (
@@ -46,7 +49,10 @@ def composite(density: Tensor, colour: Tensor, samples: Samples, background: Ten
 
 
 def visible(density: Tensor, samples: Samples, stop: float = 1e-4, faint: float = 0.0) -> Tensor:
-    """[B] bool: samples before early stop whose own opacity is at least `faint`. Not differentiable."""
+    """[B] bool: samples with a transmittance of at least `stop` and an own opacity of at least `faint`.
+
+    density [B]: in 1 / world units, after activation. Not differentiable.
+    """
     backend = dispatch.choose("composite", density.device)
     if density.dtype == torch.float32 and backend != "reference":
         with dispatch.kernel_lock:
@@ -55,12 +61,12 @@ def visible(density: Tensor, samples: Samples, stop: float = 1e-4, faint: float 
 
 
 def _rows(samples: Samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What the kernels read of samples: they find a sample's ray by the layout."""
+    """The arguments of the kernels. They need no `ray_id`, because first and count say which samples a ray has."""
     return samples.t_start, samples.t_end, samples.first, samples.count
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend; importing one takes what it is made with."""
+    """The module of a backend. It is imported here because the import needs Numba or Triton."""
     if backend == "gpu":
         from raymine.kernels.composite import gpu
 

@@ -16,9 +16,14 @@ from torch import Tensor
 
 
 def transmittance(density: Tensor, length: Tensor, ray_id: Tensor, first: Tensor) -> Tensor:
-    """[B] T_i. Sums run in float64, where subtracting a ray's start from a running total of the batch is harmless."""
+    """density, length, ray_id [B], first [R] -> T_i [B].
+
+    The running sum goes over the whole batch and the sum at the start of each ray is subtracted. It is float64, so that
+    the difference keeps enough digits.
+    """
     optical = (density * length).double()
-    # Shifted rather than subtracted, so that a NaN starts behind its own sample and that sample's weight shows it.
+    # The sum is shifted by one instead of subtracting the sample's own depth. So a NaN changes T only behind its own
+    # sample, and it shows in the weight of that sample.
     before = torch.cat((optical.new_zeros(1), optical.cumsum(0)[:-1])) if len(optical) else optical
     start = before[first.clamp(max=max(len(density) - 1, 0))] if len(density) else before
     return torch.exp(-(before - start[ray_id])).to(density.dtype)
@@ -34,7 +39,7 @@ def composite(
     background: Tensor,
     stop: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """-> colour [R, 3], opacity [R], depth [R], weights [B]."""
+    """density [B], colour [B, 3], background [R, 3] -> colour [R, 3], opacity [R], depth [R], weights [B]."""
     ray_id = torch.repeat_interleave(torch.arange(len(first), device=first.device), count)
     length = t_end - t_start
     through = transmittance(density, length, ray_id, first)

@@ -1,4 +1,4 @@
-"""Spherical harmonics with Numba, by the recurrence of the Triton kernel (`gpu`) with its factors in tables."""
+"""Spherical harmonics with Numba. The recurrence is that of the Triton kernel (`gpu`); tables hold its factors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def harmonics(direction: Tensor, degree: int) -> Tensor:
 
 @cache
 def _factors(degree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Q_mm [degree], and what z Q_lm and Q_{l-1,m} are multiplied with, [degree, degree] by l and m."""
+    """Q_mm [degree], and the factors of z Q_lm and of Q_{l-1,m}, each [degree, degree] with index [l, m]."""
     top, up, down = np.zeros(degree), np.zeros((degree, degree)), np.zeros((degree, degree))
     top[0] = 1 / math.sqrt(4 * math.pi)
     for m in range(1, degree):

@@ -1,11 +1,11 @@
-"""Spherical harmonics in Triton: a few threads share a direction, each with some columns next to each other.
+"""Spherical harmonics in Triton: a few threads share a direction, and each thread owns some neighbouring columns.
 
-With the norms inside, the recurrence of the reference reads, c_m being the part of x and y,
+Q_lm = N_lm P_lm(z) includes the norm of the reference. Its recurrence is
 
     Q_00 = 1 / sqrt(4 pi),    Q_{m+1,m+1} = -sqrt((2 m + 3) / (2 m + 2)) Q_mm, times sqrt(2) where m = 0
     Q_{l+1,m} = sqrt((4 k - 1) / (k - m^2)) z Q_lm - sqrt((l^2 - m^2) (2 l + 3) / ((2 l - 1) (k - m^2))) Q_{l-1,m}
 
-with k = (l + 1)^2, and column l^2 + l +- m is Q_lm c_m.
+with k = (l + 1)^2. Column l^2 + l + m is Q_lm C_m(x, y) and column l^2 + l - m is Q_lm S_m(x, y).
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _FLAT: tl.constexpr = tl.constexpr(0.28209479177387814)
 
 @triton.jit(do_not_specialize=["n"])
 def _harmonics(direction, out, n, DEGREE: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    """out [n, DEGREE^2]; COLUMNS: as many, or more. Every thread goes through the whole recurrence and keeps what is
-    its own: stored column by column, every number would be a write of its own to memory."""
+    """out [n, DEGREE^2]. COLUMNS: the smallest power of two that is at least DEGREE^2.
+
+    Every thread computes the whole recurrence and keeps its own columns, so that one store writes neighbouring columns
+    together. A store per column would write every number separately.
+    """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = i < n
     x = tl.load(direction + i * 3, mask=live, other=0.0)

@@ -14,10 +14,10 @@ __all__ = ["MOST_DEGREE", "harmonics"]
 
 
 def harmonics(direction: Tensor, degree: int) -> Tensor:
-    """[n, 3] of length 1 -> [n, degree^2], bands 0 .. degree - 1, at most `MOST_DEGREE` of them.
+    """Unit directions [n, 3] -> [n, degree^2], in the type of `direction`: bands 0 .. degree - 1.
 
-    Differentiable, any number of times. The kernels take float32 that needs no gradient, as directions of rays mostly
-    are; all else takes the reference.
+    degree: 1 .. MOST_DEGREE. Differentiable, any number of times. The kernels handle float32 directions that need no
+    gradient, which is the usual case for rays. The reference handles everything else.
     """
     if direction.ndim != 2 or direction.shape[1] != 3 or not direction.is_floating_point():
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""Real spherical harmonics as polynomials of a direction (x, y, z) of length 1.
+"""Real spherical harmonics as polynomials of a unit direction (x, y, z), in plain torch: the definition.
 
     Y_lm = N_lm P_lm(z) C_m(x, y) for m >= 0,    Y_l,-m = N_lm P_lm(z) S_m(x, y) for m > 0
     C_0 = 1, S_0 = 0,    C_{m+1} = x C_m - y S_m,    S_{m+1} = x S_m + y C_m
     P_mm = (-1)^m (2 m - 1)!!,    (l - m) P_lm = (2 l - 1) z P_{l-1,m} - (l + m - 1) P_{l-2,m}
     N_lm = sqrt((2 l + 1) / (4 pi) * (l - m)! / (l + m)!), times sqrt(2) for m > 0
 
-Y_lm has column l^2 + l + m.
+Column l^2 + l + m holds Y_lm.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_DEGREE = 8
 
 
 def harmonics(direction: Tensor, degree: int) -> Tensor:
-    """[n, 3] -> [n, degree^2], bands 0 .. degree - 1; differentiable. Lengths other than 1 are not corrected."""
+    """[n, 3] -> [n, degree^2], bands 0 .. degree - 1. Differentiable. Directions are not normalised here."""
     x, y, z = direction.unbind(-1)
     columns: list[Tensor] = [direction] * degree**2
-    # Times 0, so that also the constant has a gradient.
+    # x * 0 instead of a constant, so that C_0 and S_0 belong to the graph of `direction` too.
     cosine, sine = x * 0 + 1, x * 0
     straight = 1.0
     for m in range(degree):

@@ -1,9 +1,9 @@
 """The hash grid encoding with Numba.
 
-Forward: tasks are ranges of points; inside one, levels are the outer loop, so that a level's table stays in the cache
-while thousands of points read it. Backward: tasks are levels (and shards of a level when there are more cores than
-levels), so each task owns the entries it adds to: nothing races, and an entry sums its points in index order whatever
-the number of threads.
+Forward: tasks are ranges of points. Within a task the outer loop goes over levels, so that the table of a level stays
+in the cache while thousands of points read it. Backward: tasks are levels, or shards of levels if there are more
+threads than levels. Each task owns the entries that it adds to, so there are no data races, and each entry adds up its
+points in index order for any number of threads.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from raymine.kernels.hash_grid.spec import GridSpec
 
 @device_function
 def _wrap(index, entries):
-    """A vertex on the far face may lie one row past the end of a dense level; once is enough: index < 2 * entries."""
+    """`index` modulo `entries`, for index < 2 * entries. A vertex on the far face of a dense level may need it."""
     return index - entries if index >= entries else index
 
 
 @device_function
 def rows(cx, cy, cz, res, entries, dense):
-    """Indices inside its level of the eight vertices of a cell, x fastest; every argument is uint32 but `dense`."""
+    """Entry of each of the eight vertices of a cell, counted from the first entry of the level; x runs fastest.
+
+    Every argument but `dense` is uint32.
+    """
     one = np.uint32(1)
     if dense:
         a = cx + res * (cy + res * cz)
@@ -64,7 +67,7 @@ def rows(cx, cy, cz, res, entries, dense):
 
 @device_function
 def weights(fx, fy, fz):
-    """Trilinear weights of the same eight vertices."""
+    """Trilinear weights of the eight vertices, in the order of `rows`."""
     one = np.float32(1.0)
     gx, gy, gz = one - fx, one - fy, one - fz
     a, b, c, d = gy * gz, fy * gz, gy * fz, fy * fz
@@ -73,9 +76,9 @@ def weights(fx, fy, fz):
 
 @inlined_function
 def blend(part, r, w, out, i, column, features):
-    """out[i, column : column + features] = the sum of w[k] * part[r[k]] over the eight vertices of a cell.
+    """out[i, column : column + features] = sum of w[k] * part[r[k]] over the eight vertices k of a cell.
 
-    Four features are written out, in which form the compiler computes them as one vector: twice as quick as the loop.
+    The case of four features is unrolled, so that the compiler vectorises it: twice as fast as the loop.
     """
     if features == 4:
         a, b, c, d = w[0] * part[r[0], 0], w[0] * part[r[0], 1], w[0] * part[r[0], 2], w[0] * part[r[0], 3]
@@ -165,10 +168,12 @@ def _backward(features: int) -> Kernel:
 def _touch(features: int) -> Kernel:
     @kernel
     def touch(points, grad, scales, resolutions, entries, offsets, dense, slots, places, sums, listed, counts):
-        """Sum each level's touched entries in the order of first touch, from `places` of `sums` on; tasks are levels.
+        """Gradient of the table entries that the points use. Tasks are levels.
 
-        `slots` holds the number of an entry among the touched ones, from 1, and 0 for the others. Sums lie together,
-        so that adding misses the cache a quarter as often as in a table of the whole level.
+        The entries of a level are numbered in the order in which they are first used. `sums` holds their gradients and
+        `listed` their indices in the level, both from `places[level]` on. `slots` holds the number of each entry, from
+        1, and 0 for unused entries. The gradients are contiguous, so adding misses the cache a quarter as often as in a
+        table of the whole level.
         """
         levels, n = scales.shape[0], points.shape[0]
         for task in numba.prange(levels):
@@ -187,7 +192,7 @@ def _touch(features: int) -> Kernel:
                 r = rows(cx, cy, cz, res, size, is_dense)
                 w = weights(px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz))
                 for corner in range(8):
-                    # Without a branch: whether an entry is new is anyone's guess, and a wrong one costs 20 cycles.
+                    # No branch: whether an entry is new is unpredictable, and a misprediction costs 20 cycles.
                     at = slot[r[corner]]
                     new = np.int32(at == 0)
                     found += new
@@ -204,7 +209,7 @@ def _touch(features: int) -> Kernel:
 
 @kernel
 def _collect(offsets, places, sums, listed, counts, starts, index, values):
-    """The touched entries of all levels end to end."""
+    """Concatenate the entries of all levels: their rows in the table to `index`, their gradients to `values`."""
     levels, features = offsets.shape[0], sums.shape[1]
     for level in numba.prange(levels):
         for k in range(counts[level]):
@@ -246,6 +251,7 @@ Layout = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @cache
 def layout(spec: GridSpec) -> Layout:
+    """Scales, resolutions, entries, offsets and dense [L] of the levels, in the types that the kernels take."""
     return (
         spec.scales.astype(np.float32),
         spec.resolutions.astype(np.uint32),
@@ -264,7 +270,7 @@ def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
 
 
 def table_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
-    """[n, 3], [n, L * F] -> gradient of the table [entries, F]."""
+    """positions [n, 3], gradient of the encoding [n, L * F] -> gradient of the table [entries, F]."""
     out = np.zeros((spec.total_entries, spec.features), np.float32)
     shards = -(-numba.get_num_threads() // spec.levels)
     _backward(spec.features)(array(positions), array(grad), *layout(spec), out, shards)
@@ -273,12 +279,15 @@ def table_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
 
 @cache
 def _slots(spec: GridSpec) -> np.ndarray:
-    """Zeros, kept between calls: clearing them all would cost more than a sparse gradient."""
+    """Scratch array `slots` of `_touch`, all 0. It is reused, because clearing it would cost more than the gradient.
+
+    `_touch` resets the elements that it has set.
+    """
     return np.zeros(spec.total_entries, np.int32)
 
 
 def touched_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> tuple[Tensor, Tensor]:
-    """As `table_gradient`, but only the m entries that any point touches: rows [m], each once, and gradients [m, F]."""
+    """As `table_gradient`, but only for the m entries that some point uses: rows [m], each once; gradients [m, F]."""
     counts = np.empty(spec.levels, np.int64)
     room = np.minimum(spec.entries, 8 * positions.shape[0])
     places, total = np.cumsum(room) - room, int(room.sum())
@@ -291,7 +300,7 @@ def touched_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> tuple[T
 
 
 def position_gradient(positions: Tensor, table: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
-    """Gradient of the positions [n, 3]."""
+    """positions [n, 3], table, gradient of the encoding [n, L * F] -> gradient of the positions [n, 3]."""
     out = np.empty(tuple(positions.shape), np.float32)
     n = positions.shape[0]
     _backward_points(array(positions), array(table), array(grad), *layout(spec), out, tasks(n))

@@ -1,7 +1,7 @@
-"""The hash grid encoding in Triton: all levels of a tile of points at once, as [points, levels, features].
+"""The hash grid encoding in Triton: a tile of points on all levels at once, as blocks [points, levels, features].
 
-`levels` is padded to a power of two. A level's numbers come from five small arrays (`Levels`), so that the choice
-between dense and hashed indexing is data, not code.
+The number of levels is padded to a power of two. The parameters of the levels are in five small arrays (`Levels`), so
+one kernel serves dense and hashed levels.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ class Levels(NamedTuple):
 
 @cache
 def levels_of(spec: GridSpec, device: torch.device) -> Levels:
-    """The arrays that describe the levels of a grid."""
+    """The arrays that describe the levels of a grid, on `device`."""
     scales = torch.from_numpy(spec.scales).to(device=device, dtype=torch.float32)
     whole = (spec.resolutions, spec.entries, spec.offsets, spec.dense)
     return Levels(scales, *(torch.from_numpy(part.astype("int32")).to(device) for part in whole))
 
 
 def padded_levels(spec: GridSpec) -> int:
-    """Levels of a tile: a power of two, and enough for an encoding of 16 numbers, which a matrix product needs."""
+    """LP of the fused kernels: a power of two, at least `levels`. LP * F is at least 16, as `tl.dot` requires."""
     return power_of_two(spec.levels, 16 // spec.features)
 
 
 @triton.jit
 def cells(x, y, z, scales, resolutions, entries, offsets, dense, L: tl.constexpr, LP: tl.constexpr):
-    """Of points x, y, z [n] in 0..1: integer vertex and fraction on every level, [n, LP], and the levels' numbers."""
+    """x, y, z [n] in 0..1 -> per axis the low vertex and the fraction in its cell, [n, LP], on every level.
+
+    Also returns resolution, entries, offset and dense of the levels, [1, LP].
+    """
     level = tl.arange(0, LP)
     live = level < L
     scale = tl.load(scales + level, mask=live, other=0.0)[None, :]
@@ -58,12 +61,12 @@ def cells(x, y, z, scales, resolutions, entries, offsets, dense, L: tl.constexpr
 
 @triton.jit
 def corner(cx, cy, cz, fx, fy, fz, res, size, offset, is_dense, C: tl.constexpr):
-    """Row in the table and weight of vertex C of 8 (bit 0: x, 1: y, 2: z), [n, LP]."""
+    """Row in the table and trilinear weight of vertex C of a cell, [n, LP]. Bits 0, 1, 2 of C: x, y, z."""
     x, y, z = (cx + (C & 1)).to(tl.uint32), (cy + (C >> 1 & 1)).to(tl.uint32), (cz + (C >> 2)).to(tl.uint32)
     side, entries = res.to(tl.uint32), size.to(tl.uint32)
     hashed = (x ^ (y * 2654435761) ^ (z * 805459861)) & (entries - 1)
     straight = x + side * (y + side * z)
-    # Both wrap into the level's entries; a vertex of a dense level is beyond them by less than their number.
+    # A dense index may exceed the entries of its level, but it is below twice their number: subtract once.
     straight = tl.where(straight >= entries, straight - entries, straight)
     row = tl.where(is_dense, straight, hashed).to(tl.int32) + offset
     wx = fx if C & 1 else 1 - fx
@@ -77,7 +80,7 @@ def interpolate(
     table, cx, cy, cz, fx, fy, fz, res, size, offset, is_dense,
     N: tl.constexpr, L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """[N, LP, F] float32 from a table [rows, F] of any float type; 0 on the padded levels."""
+    """Trilinear interpolation in a table [rows, F] of any float type -> [N, LP, F] float32; 0 on padded levels."""
     feature = tl.arange(0, F)
     live = (tl.arange(0, LP) < L)[None, :, None]
     out = tl.zeros([N, LP, F], tl.float32)
@@ -111,7 +114,7 @@ def _table_gradient(
     positions, grad, scales, resolutions, entries, offsets, dense, out, n,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, F] += what reaches each entry."""
+    """Adds the gradient of the table to out [rows, F]."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < n
     x, y, z, known = _load_points(positions, i, inside)
@@ -131,8 +134,11 @@ def _position_gradient(
     positions, table, grad, scales, resolutions, entries, offsets, dense, out, n,
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """out [n, 3]: along an axis, what a vertex on one side of the cell gives less what that on the other side does; 0
-    where a point was clamped along it, or is NaN."""
+    """out [n, 3]: gradient of the positions.
+
+    Along an axis, it is the difference between the vertices on the two sides of the cell. It is 0 along an axis on
+    which the point was clamped, and for a point with NaN.
+    """
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < n
     x, y, z, known = _load_points(positions, i, inside)
@@ -163,19 +169,20 @@ def _position_gradient(
 
 @triton.jit
 def _put_slope(out, position, slope, inside):
+    """Stores `slope`, or 0 where the coordinate was clamped to 0..1."""
     at = tl.load(position, mask=inside, other=0.0)
     tl.store(out, tl.where((at >= 0) & (at <= 1), slope, 0.0), mask=inside)
 
 
 @triton.jit
 def _inside(x):
-    """Clamped to 0 .. 1; NaN, which has no place, goes to 0."""
+    """Clamped to 0..1."""
     return tl.minimum(tl.maximum(x, 0.0), 1.0)
 
 
 @triton.jit
 def _load_points(positions, i, inside):
-    """Positions of points i in the unit cube, and whether they are numbers."""
+    """Coordinates x, y, z of points i, clamped to 0..1, and whether none of them is NaN. A point with NaN becomes 0."""
     x = tl.load(positions + i * 3, mask=inside, other=0.0)
     y = tl.load(positions + i * 3 + 1, mask=inside, other=0.0)
     z = tl.load(positions + i * 3 + 2, mask=inside, other=0.0)
@@ -186,28 +193,34 @@ def _load_points(positions, i, inside):
 
 @triton.jit
 def _places(i, inside, L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr):
-    """Where the encoding of points i lies in [n, L * F], as [points, LP, F], and which of it there is."""
+    """Offsets [points, LP, F] of the encodings of points i in an array [n, L * F], and the mask of valid elements."""
     level, feature = tl.arange(0, LP), tl.arange(0, F)
     place = i[:, None, None] * (L * F) + level[None, :, None] * F + feature[None, None, :]
     return place, inside[:, None, None] & (level < L)[None, :, None] & (feature >= 0)[None, None, :]
 
 
 def encode(positions: Tensor, table: Tensor, spec: GridSpec, kind: torch.dtype | None = None) -> Tensor:
-    """As `reference.encode` of clamped positions, in type `kind`, that of the table if None; NaN for NaN."""
+    """As `reference.encode`, after clamping positions to 0..1. A point with NaN gives NaN.
+
+    kind: type of the result; None: that of the table.
+    """
     out = torch.empty(len(positions), spec.width, dtype=kind or table.dtype, device=table.device)
     _launch(_encode, spec, positions, (table.contiguous(),), out)
     return out
 
 
 def table_gradient(positions: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
-    """[entries, F] float32, by atomic additions: their order, and so the last bits, may differ from run to run."""
+    """positions [n, 3], gradient of the encoding [n, L * F] -> gradient of the table [entries, F] float32.
+
+    It uses atomic additions. Their order, and so the last bits of the sums, may differ from run to run.
+    """
     out = torch.zeros(spec.total_entries, spec.features, device=grad.device)
     _launch(_table_gradient, spec, positions, (grad.contiguous(),), out)
     return out
 
 
 def position_gradient(positions: Tensor, table: Tensor, grad: Tensor, spec: GridSpec) -> Tensor:
-    """[n, 3] float32."""
+    """positions [n, 3], table, gradient of the encoding [n, L * F] -> gradient of the positions [n, 3] float32."""
     out = torch.empty(len(positions), 3, device=grad.device)
     _launch(_position_gradient, spec, positions, (table.contiguous(), grad.contiguous()), out)
     return out

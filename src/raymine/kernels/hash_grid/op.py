@@ -30,16 +30,16 @@ def encode(
 ) -> Tensor:
     """Encode points by trilinear interpolation in every level of a hash grid.
 
-    positions: [n, 3] float32; values outside 0..1 are clamped to it (and receive no gradient there). A point with NaN
-        gives NaN and takes no part in gradients.
+    positions: [n, 3] float32. Coordinates outside 0..1 are clamped and get gradient 0. A point with NaN gives NaN and
+        contributes nothing to gradients.
     table: [spec.total_entries, F] float32.
-    known: the encoding [n, L * F] of just these points by just this table, where an earlier pass has computed it; it is
-        then returned with a graph instead of being computed again.
-    precision: with fp16 or bf16 entries are read in that type, which halves what a lookup moves; weights, sums and the
-        gradients of the float32 table stay float32.
-    kind: the type of the result; that of `precision` if None.
-    Returns [n, L * F]. Differentiable in `table` and `positions`, any number of times; gradients that are themselves to
-    be differentiated (`create_graph=True`) are computed by the reference, whatever the backend.
+    known: [n, L * F], the encoding of the same points with the same table, if an earlier pass has computed it. It is
+        returned, connected to the graph, instead of being computed again.
+    precision: fp16 and bf16 round the entries to that type, which halves the memory traffic of a lookup. Weights, sums
+        and the gradient of the float32 table stay float32.
+    kind: type of the result; None: the type of `precision`.
+    Returns [n, L * F]. Differentiable in `table` and `positions`, any number of times. With `create_graph=True` the
+    reference computes the gradients, on every backend.
     """
     if precision not in ("fp32", *_HALVES):
         raise ConfigError(f"`precision` must be fp32, fp16 or bf16, got {precision!r}.")
@@ -58,7 +58,7 @@ def encode(
     kind = kind or half
     if backend == "gpu":
         return _Encode.apply(positions, table, spec, known, backend, half, kind)
-    # Only the Triton kernels see to NaN and to points outside by themselves.
+    # The Triton kernels handle NaN and points outside 0..1 themselves; the other backends do not.
     lost = positions.isnan().any(-1, keepdim=True)
     if positions.device.type == "cpu" and not bool(lost.any()):
         return _encode_inside(positions.clamp(0.0, 1.0), table, spec, known, backend, half, kind)
@@ -82,12 +82,12 @@ def _encode_inside(
 
 
 def _rounded(table: Tensor, half: torch.dtype | None) -> Tensor:
-    """The table as read in a half type; gradients pass by the rounding."""
+    """The table, rounded to a half type; the gradient ignores the rounding (straight-through)."""
     return table if half is None else table + (table.to(half).to(table.dtype) - table).detach()
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend; importing one takes what it is made with."""
+    """The module of a backend. It is imported here because the import needs Numba or Triton."""
     if backend == "gpu":
         from raymine.kernels.hash_grid import gpu
 
@@ -112,7 +112,7 @@ class _Encode(torch.autograd.Function):
         ctx.spec, ctx.backend, ctx.half = spec, backend, half
         whole = table
         if half is not None:
-            # Numba has no half-precision numbers.
+            # Numba has no half-precision types, so the rounded table is converted back to float32.
             table = table.to(half) if backend == "gpu" else table.to(half).float()
         ctx.save_for_backward(positions, whole, table)
         if known is not None:
@@ -141,8 +141,8 @@ class _Encode(torch.autograd.Function):
 def _gradients_with_graph(
     ctx: Any, positions: Tensor, table: Tensor, grad: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of positions and table that can be differentiated in both and in `grad`."""
-    # Through views, so that no other way from one of them to the other is followed.
+    """Gradients of positions and table, differentiable in positions, table and `grad`."""
+    # Views are new graph nodes. So autograd stops at them, even if positions and table depend on each other.
     ours = (positions.view_as(positions), table.view_as(table))
     lost = ours[0].isnan().any(-1, keepdim=True)
     there = torch.where(lost, 0.0, ours[0]).clamp(0.0, 1.0)

@@ -9,7 +9,7 @@ from raymine.kernels.hash_grid.spec import PRIMES, GridSpec
 
 
 def corner_index(cell: Tensor, level: int, spec: GridSpec) -> Tensor:
-    """[n, 3] int64 vertex -> [n] index into the table."""
+    """[n, 3] int64 vertices of a level -> [n] int64 rows of the table."""
     entries, res = int(spec.entries[level]), int(spec.resolutions[level])
     x, y, z = cell.unbind(-1)
     if spec.dense[level]:
@@ -21,7 +21,7 @@ def corner_index(cell: Tensor, level: int, spec: GridSpec) -> Tensor:
 
 
 def encode(positions: Tensor, table: Tensor, spec: GridSpec) -> Tensor:
-    """[n, 3] in 0..1, [entries, F] -> [n, L * F]: trilinear interpolation on every level."""
+    """positions [n, 3] in 0..1, table [entries, F] -> [n, L * F]: trilinear interpolation on every level."""
     levels = []
     for level in range(spec.levels):
         at = positions * float(spec.scales[level]) + 0.5

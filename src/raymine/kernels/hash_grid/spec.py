@@ -1,8 +1,9 @@
-"""The shape of a multi-resolution grid, and every number derived from it.
+"""The shape of a multi-resolution hash grid, and the numbers that follow from it.
 
-Symbols, for level l: scale = base * growth^l - 1; res = ceil(scale) + 1 vertices a side; a point x in 0..1 lies at
-x * scale + 0.5; entries = res^3 rounded up to 8 but at most 2^log2_entries. A level whose res^3 fits is indexed
-densely, x + res * (y + res * z); the others by XOR hash. Both wrap into the level's entries.
+For level l: scale = base * growth^l - 1, and res = ceil(scale) + 1 vertices per side. A point x in 0..1 has the grid
+coordinate x * scale + 0.5. The level has entries = min(res^3 rounded up to a multiple of 8, 2^log2_entries). If all
+res^3 vertices fit, the index of a vertex is x + res * (y + res * z) (dense); otherwise it is an XOR hash. Both are
+taken modulo entries.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import numpy as np
 from raymine.errors import ConfigError
 
 PRIMES = (1, 2654435761, 805459861)
+"""Factors of x, y and z in the hash."""
 
 
 @dataclass(frozen=True)
 class GridSpec:
-    """levels x features, table size, coarsest and finest resolution."""
+    """Shape of a grid: number of levels, features per entry, log2 of the most entries per level, and resolutions.
+
+    base, finest: resolution of the coarsest and of the finest level; those between grow geometrically.
+    """
 
     levels: int = 16
     features: int = 2
@@ -40,14 +45,14 @@ class GridSpec:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """[L] float64."""
+        """[L] float64: the factor from positions in 0..1 to grid coordinates."""
         growth = 1.0 if self.levels == 1 else math.exp(math.log(self.finest / self.base) / (self.levels - 1))
         return np.array([self.base * growth**level - 1.0 for level in range(self.levels)])
 
     @cached_property
     def resolutions(self) -> np.ndarray:
-        """[L] int64: vertices a side."""
-        # The finest level's power is a hair off an integer in floating point; the tolerance keeps ceil() honest.
+        """[L] int64: vertices per side."""
+        # Rounding may move the finest scale just above an integer; the tolerance keeps ceil() from adding one then.
         return np.ceil(self.scales - 1e-9).astype(np.int64) + 1
 
     @cached_property
@@ -62,11 +67,12 @@ class GridSpec:
 
     @cached_property
     def dense(self) -> np.ndarray:
-        """[L] bool: indexed densely."""
+        """[L] bool: whether the level is indexed densely rather than by hash."""
         return self.resolutions**3 <= self.entries
 
     @property
     def total_entries(self) -> int:
+        """Rows of the table: entries of all levels."""
         return int(self.entries.sum())
 
     @property
@@ -77,10 +83,10 @@ class GridSpec:
 
 @dataclass(frozen=True)
 class GrownSpec(GridSpec):
-    """As `GridSpec`, but each level is `growth` times as fine as the one before; `finest` follows from it.
+    """A `GridSpec` that is given by `growth`, the ratio of resolutions of successive levels, instead of `finest`.
 
-    Scales are rounded to float32 at every step, as tiny-cuda-nn computes them. Where base * growth^l is a whole number,
-    that rounding decides whether the level has one vertex more, and so how many entries a table has.
+    Every step of the computation of a scale is rounded to float32, as in tiny-cuda-nn. If base * growth^l is an
+    integer, this rounding decides whether the level has one more vertex per side, and so the number of table entries.
     """
 
     growth: float = 2.0
@@ -95,13 +101,13 @@ class GrownSpec(GridSpec):
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """[L] float64, each of them a float32."""
+        """[L] float64; each value is exactly a float32."""
         return np.array([grown_scale(level, self.growth, self.base) for level in range(self.levels)])
 
 
 def grown_scale(level: int, growth: float, base: int) -> float:
     """base * growth^level - 1 with every step rounded to float32."""
-    # Through float64, because the float32 powers of NumPy differ in the last bit from one processor to another.
+    # The power is computed in float64, because NumPy's float32 power differs in the last bit between processors.
     exponent = np.float32(level) * np.float32(math.log2(np.float32(growth)))
-    # A level finer than 2^64 is finer than any float32 position: the limit only keeps the power from overflowing.
+    # The limit of 2^64 only prevents an overflow: such a level is finer than float32 positions can resolve.
     return float(np.float32(2.0 ** min(float(exponent), 64.0)) * np.float32(base) - np.float32(1.0))

@@ -1,1 +1,1 @@
-"""From pre-activations to the loss of each ray and the gradient of every sample."""
+"""Loss of each ray, and its gradient with respect to the pre-activations of each sample."""

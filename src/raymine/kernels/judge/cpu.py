@@ -1,7 +1,8 @@
-"""Loss of each ray and gradient of every sample with Numba: one pass along a ray forward, one back; tasks are rays.
+"""Loss of each ray and gradient of each sample with Numba: one pass front to back along a ray, one pass back to front.
 
-With v_i = dLoss/dw_i, s = density, d = interval length: dLoss/ds_i = d_i (T_{i+1} v_i - sum over j > i of w_j v_j), as
-in `composite.cpu`; the activations multiply it by s_i, and a colour's by c (1 - c).
+With v_i = dLoss/dw_i, density s and interval length d, dLoss/ds_i = d_i (T_{i+1} v_i - sum over j > i of w_j v_j), as
+in `composite.cpu`. The derivative of the activation is s_i for density and c (1 - c) for a colour channel. Tasks are
+ranges of rays.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from raymine.kernels.activations import CAP
 
 _CAP = np.float32(CAP)
 _EMPTY = np.float32(-80.0)
-"""Pre-activations below this are nothing in float32, and cost nothing here."""
+"""Samples with a density pre-activation below this are skipped: their density is negligible in float32."""
 
 
 @device_function
@@ -29,17 +30,18 @@ def _sigmoid(x):
 
 @device_function
 def _slope(error, delta):
-    """Of the loss of one channel."""
+    """Derivative of the loss of one channel with respect to its error."""
     if error > delta:
         return delta
     if error < -delta:
         return -delta
-    # NaN comes out here.
+    # NaN fails both comparisons, and is returned here.
     return error if delta < np.inf else np.float32(2.0) * error
 
 
 @device_function
 def _value(error, delta):
+    """Loss of one channel: the square, or Huber's loss with threshold `delta` if that is finite."""
     size = abs(error)
     if delta == np.inf:
         return error * error
@@ -53,7 +55,7 @@ def _judge(
     raw_colour, raw_density, t_start, t_end, first, count, background, target, share, delta, stop,
     gradient, size, loss, error, n_tasks,
 ):  # fmt: skip
-    """`gradient` [B, 4] carries colour and transmittance of each sample from the way out to the way back."""
+    """`gradient` [B, 4] is also scratch: the first pass stores colour and transmittance of each sample in it."""
     n = first.shape[0]
     zero, one = np.float32(0.0), np.float32(1.0)
     for task in numba.prange(n_tasks):
@@ -91,7 +93,8 @@ def _judge(
                     continue
                 a, b, c, after = gradient[i, 0], gradient[i, 1], gradient[i, 2], gradient[i, 3]
                 optical = np.float32(math.exp(min(raw_density[i] - one, _CAP))) * (t_end[i] - t_start[i])
-                # T_i = T_{i+1} / keep would lose all digits behind an opaque sample.
+                # w_i = T_i - T_{i+1} with the stored T_i: computing T_i = T_{i+1} / keep would lose all digits if the
+                # sample is opaque.
                 w = before_of(gradient, raw_density, i, begin) - after
                 v = g0 * a + g1 * b + g2 * c + rest
                 gradient[i, 0] = w * g0 * a * (one - a)
@@ -105,7 +108,7 @@ def _judge(
 
 @device_function
 def before_of(gradient, raw_density, i, begin):
-    """Transmittance before sample i: that after the last sample in front of it that is not empty."""
+    """Transmittance before sample i: the value stored for the nearest sample in front of it that was not skipped."""
     j = i - 1
     while j >= begin and raw_density[j] < _EMPTY:
         j -= 1

@@ -1,7 +1,7 @@
-"""Loss of each ray and gradient of every sample in Triton: a program takes one ray after another, twice over it.
+"""Loss of each ray and gradient of each sample in Triton: a program processes one ray after another, in two passes.
 
-The gradients written here lack the factor 1 / (3 sum of weights), which the optimiser applies: they are then of the
-size of a pixel's error, and fit float16 wherever they go.
+The kernel leaves out the factor 1 / (3 * sum of ray weights) of the gradients; the fused step applies it in Adam. So
+gradients have the magnitude of a pixel's error and fit in float16.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _CAP: tl.constexpr = tl.constexpr(CAP)
 
 @triton.jit
 def _slope(error, delta):
-    """Of the loss of one channel; `delta` infinite for the square."""
+    """Derivative of the loss of one channel with respect to its error; infinite `delta`: of the square."""
     huber = tl.minimum(tl.maximum(error, -delta), delta)
     return tl.where(delta < float("inf"), huber, 2 * error)
 
 
 @triton.jit
 def _value(error, delta):
+    """Loss of one channel: the square, or Huber's loss with threshold `delta` if that is finite."""
     size = tl.abs(error)
     huber = tl.where(size <= delta, 0.5 * error * error, delta * (size - 0.5 * delta))
     return tl.where(delta < float("inf"), huber, error * error)
@@ -39,14 +40,16 @@ def activate(raw):
 
 @triton.jit
 def limited(optical):
-    """Optical depths, at most 20: exp(-20) is nothing beside 1 in float32, and a running sum that grows no further
-    keeps the digits of the small ones in front."""
+    """Optical depths, clamped to at most 20; NaN stays NaN.
+
+    1 - exp(-20) is 1 in float32. The clamp keeps running sums small, so that they keep the digits of the small depths.
+    """
     return tl.minimum(optical, 20.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def four(raw, i, live, CHUNK: tl.constexpr):
-    """The four numbers of samples i [CHUNK], read at once; 0 where not live."""
+    """The four columns of raw [B, 4] for samples i [CHUNK], in one vector load; 0 where not live."""
     rows = tl.load(raw + i[:, None] * 4 + tl.arange(0, 4)[None, :], mask=live[:, None], other=0.0)
     even, odd = tl.split(tl.reshape(rows, [CHUNK, 2, 2]))
     c0, c2 = tl.split(even)
@@ -59,13 +62,14 @@ def judge(
     raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint,
     gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight.
-    seen [R] of a ray's count [R] samples have been asked for; nobody sees the rest, and their size is 0, with ALL their
-    gradient as well.
+    """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight, unused.
 
-    gradient [B, 4]; size [B]: its norm, or with PRUNE 1 where a sample is visible; 0 where that is not finite.
-    sums [programs, 8]: of size, its square, loss, squared error and weight, over the rays of each program.
-    rays [R, 2]: with PER_RAY, loss and squared error of each, both summed over channels, the loss times the weight.
+    count [R]: samples of each ray. seen [R]: how many of them, from the first, `raw` holds. The others are invisible:
+    their size becomes 0 and, with ALL, their gradient too.
+
+    gradient [B, 4]: of the pre-activations. size [B]: its norm, 0 where not finite; with PRUNE, 1 for a visible sample
+    and 0 otherwise. sums [programs, 8]: size, size^2, loss, weighted squared error and weight, summed over the rays of
+    each program. rays [R, 2], with PER_RAY: weighted loss and squared error of each ray, summed over channels.
     """
     n = tl.load(n_rays)
     lane = tl.arange(0, CHUNK)
@@ -111,7 +115,7 @@ def judge(
             tl.store(rays + r * 2 + 1, error)
         g0, g1, g2 = share * _slope(e0, delta), share * _slope(e1, delta), share * _slope(e2, delta)
         rest = g0 * b0 + g1 * b1 + g2 * b2
-        # Sum over all samples of w v, of which each sample needs the part behind it.
+        # The sum of w v over all samples. The loop below subtracts the samples up to each one.
         behind = g0 * red + g1 * green + g2 * blue - rest * opacity
         optical_before = 0.0
         for s in range(0, samples, CHUNK):

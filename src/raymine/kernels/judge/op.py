@@ -1,4 +1,7 @@
-"""Loss and blame of packed samples: checks and dispatch (definition in `reference`). Not differentiable."""
+"""Loss of rays, and its gradient with respect to the pre-activations of each sample: checks and dispatch.
+
+The definition is in `reference`. Not differentiable.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from raymine.kernels.packed import Samples
 
 
 class Judged(NamedTuple):
-    """gradient [B, 4] of the pre-activations (colour, density), size [B]: its norm; loss [R], error [R]: mean square.
+    """Result of `judge`.
 
-    Where a gradient is not finite, size is 0, and so is the loss not finite.
+    gradient [B, 4]: of the summed loss with respect to the pre-activations: colour (3), density (1).
+    size [B]: norm of each sample's gradient; 0 where it is not finite (then the loss of its ray is not finite either).
+    loss [R]: share of each ray in the loss. error [R]: mean squared error over the channels of each ray.
     """
 
     gradient: Tensor
@@ -28,7 +33,10 @@ class Judged(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What rays should show: colour [R, 3] over the background [R, 3]; weight [R], 0 where a pixel is masked out."""
+    """Targets of rays: colour [R, 3] and background [R, 3] in 0..1; weight [R], 0 where a pixel is masked out.
+
+    colour is what a ray should show, already blended over the background.
+    """
 
     colour: Tensor
     background: Tensor
@@ -38,10 +46,11 @@ class Wanted(NamedTuple):
 def judge(
     colour: Tensor, density: Tensor, samples: Samples, wanted: Wanted, delta: float = math.inf, stop: float = 1e-4
 ) -> Judged:
-    """Render pre-activations colour [B, 3] and density [B], compare with what is wanted, and find who is to blame.
+    """Render rays from pre-activations colour [B, 3] and density [B], and compare them with their targets.
 
-    The loss is the weighted mean over rays and channels of the square, or of Huber's loss with threshold `delta`. Not
-    differentiable: the gradient is the result.
+    Returns the loss of each ray, and the gradient of the loss with respect to each sample's pre-activations. The loss
+    is the weighted mean over rays and channels of the squared error, or of Huber's loss with threshold `delta` if that
+    is finite. stop: samples where the transmittance is below it get weight 0. Not differentiable.
     """
     n, rays = len(samples), samples.n_rays
     for name, value, shape in (

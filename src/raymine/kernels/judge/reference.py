@@ -1,9 +1,14 @@
-"""From pre-activations to the loss of each ray and the gradient of every sample, in plain torch: the definition.
+"""Loss of each ray and its gradient with respect to the pre-activations of each sample, in plain torch: the definition.
 
-density = exp(min(density' - 1, CAP)),   colour = sigmoid(colour')        (the gradient of the cap is that of exp)
-e = rendered - target per channel;   each = e^2, or Huber's with threshold delta: e^2 / 2 up to it, linear beyond
-loss_r = share_r * sum over channels of each,      share_r = weight_r / (3 max(1, sum of weights))
-gradient_i = d(sum of loss_r) / d(colour'_i, density'_i),   size_i = |gradient_i|_2, 0 where that is not finite
+Primes mark pre-activations.
+
+    density = exp(min(density' - 1, CAP)), with derivative = density, also above the cap
+    colour = sigmoid(colour')
+    e = rendered - target, per channel
+    l(e) = e^2, or for a finite delta Huber's loss: e^2 / 2 if |e| <= delta, else delta (|e| - delta / 2)
+    loss_r = weight_r / (3 max(1, sum of weights)) * sum of l(e) over channels
+    gradient_i = d(sum of loss_r) / d(colour'_i, density'_i)
+    size_i = |gradient_i|_2, or 0 where that is not finite
 """
 
 from __future__ import annotations
@@ -30,10 +35,10 @@ def judge(
     delta: float,
     stop: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """-> gradient [B, 4], size [B], loss [R], mean squared error over channels [R]. delta: infinite for the square."""
+    """-> gradient [B, 4], size [B], loss [R], mean squared error over channels [R]. Infinite delta: squared error."""
     raw_colour, raw_density = colour.detach().requires_grad_(), density.detach().requires_grad_()
     with torch.enable_grad():
-        # Behind the cap the value stays and the slope is that of the exponential, so that density can come down.
+        # Above the cap the value is constant but the derivative is that of exp, so that density can decrease again.
         exponent = raw_density - 1
         active = torch.exp(exponent.clamp_max(CAP)).detach() * (1 + exponent - exponent.detach())
         rendered = composite(active, torch.sigmoid(raw_colour), t_start, t_end, first, count, background, stop)[0]
@@ -47,7 +52,7 @@ def judge(
 
 
 def squares(error: Tensor, delta: float) -> Tensor:
-    """Elementwise: the square, or Huber's loss where `delta` is finite."""
+    """Elementwise loss of errors of any shape: the square, or Huber's loss if `delta` is finite. Differentiable."""
     squared = error * error
     if math.isinf(delta):
         return squared

@@ -1,10 +1,11 @@
-"""Marching with Numba: each ray walks its intervals and jumps over empty cells and empty blocks of 8^3 cells.
+"""Marching with Numba: a ray goes from interval to interval and skips empty cells and empty blocks of 8^3 cells.
 
-Jumps land on the same intervals as the reference because interval k has a closed form (`spacing`). A jump goes to the
-first interval whose midpoint lies past the computed exit of the empty region, less a hundredth of a step, so that
-rounding there never skips an occupied cell.
-Rays are cut into tasks; a task writes its intervals end to end into its own part of a scratch buffer whose size is
-known from the ray bounds, then everything is copied to its packed place.
+Interval k has a closed form (`spacing`), so a skip lands on the same intervals as the reference. It goes to the first
+interval whose midpoint lies behind the exit of the empty region, minus a hundredth of a step. This margin makes sure
+that rounding never skips an occupied cell.
+
+A task is a range of rays. It writes its intervals one after another to its own part of a scratch buffer, whose size is
+bounded by the entry and exit of the rays. A second kernel then copies them to their packed positions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from raymine.kernels.march.spacing import Spacing
 
 @device_function
 def count_at(t, shape):
-    """u(t); `shape` is (shortest, longest, cone, ta, tb, ua, ub) in float32."""
+    """u(t) of `spacing`. shape: (shortest, longest, cone, ta, tb, ua, ub) in float32."""
     if shape[2] == 0 or t < shape[3]:
         return t / shape[0]
     if t < shape[4]:
@@ -31,7 +32,7 @@ def count_at(t, shape):
 
 @device_function
 def distance_at(u, shape):
-    """t(u)."""
+    """t(u) of `spacing`; `shape` as in `count_at`."""
     if shape[2] == 0 or u < shape[5]:
         return u * shape[0]
     if u < shape[6]:
@@ -41,9 +42,9 @@ def distance_at(u, shape):
 
 @device_function
 def _exit(x, y, z, vx, vy, vz, ix, iy, iz, size):
-    """Distance from a point (in cells) to where a ray leaves the cube of `size` cells at (ix, iy, iz).
+    """Distance from a point (x, y, z), in cells, to where the ray leaves block (ix, iy, iz) of `size`^3 cells.
 
-    `v` is distance per cell along each axis: signed, and huge where the ray does not move along it.
+    vx, vy, vz: signed distance per cell along each axis; huge where the ray does not move along the axis.
     """
     one = np.float32(1.0)
     tx = ((np.float32(ix) + (one if vx > 0 else np.float32(0.0))) * size - x) * vx
@@ -54,13 +55,17 @@ def _exit(x, y, z, vx, vy, vz, ix, iy, iz, size):
 
 @device_function
 def _per_unit(direction, half):
-    """Distance per unit of the inner box's half side along one axis; huge where the ray does not move along it."""
+    """Distance along the ray per half side of the inner box on one axis; huge if the ray does not move along it."""
     return half / direction if abs(direction) > np.float32(1e-12) else np.float32(1e12)
 
 
 @kernel
 def _bounds(origins, directions, near, far, jitter, centre, half, outer, tight, shape, leave, start, begin, most):
-    """Where a ray's intervals start, and which of them, `begin` up to `most`, can meet the box `tight` [2, 3]."""
+    """Bounds of the walk of each ray.
+
+    leave: where it leaves the grid. start: u where its interval 0 begins. begin, most: only intervals begin .. most - 1
+    can have their midpoint in the box `tight` [2, 3] of the occupied cells.
+    """
     slack = np.float32(0.01) * shape[0]
     for r in numba.prange(origins.shape[0]):
         t0, t1 = near[r], far[r]
@@ -114,8 +119,8 @@ def _walk(
     n_blocks = res // BLOCK
     half_res = np.float32(0.5) * np.float32(res)
     one = np.float32(1.0)
-    # Midpoints lie half a count into their interval, an eighth of the cone later where steps grow; 0.99 instead of 1 is
-    # the margin for rounding.
+    # In units of u, the midpoint of an interval lies 0.5 behind its start, or 0.5 + cone / 8 where steps grow. 0.99
+    # instead of 1 is the margin for rounding.
     jump = np.float32(0.99) - np.float32(0.5) - shape[2] * np.float32(0.125)
     for task in numba.prange(n_tasks):
         first, last = task * n // n_tasks, (task + 1) * n // n_tasks
@@ -158,8 +163,8 @@ def _walk(
                     jx, jy, jz, side = ix, iy, iz, 1
                 cell_side = scale / half_res
                 ahead = t + cell_side * _exit(cx, cy, cz, vx, vy, vz, jx, jy, jz, np.float32(side))
-                # A coarser level holds the finer boxes too, so leave the region early where a finer level begins:
-                # levels nest about one centre, and a ray re-enters a finer box only at that box's face.
+                # The box of a coarse level contains the boxes of finer levels, so the skip must end where the ray
+                # enters the next finer box. Levels are concentric, so it can enter only through a face of that box.
                 if level > 0:
                     ahead = min(ahead, t + _enter(x, y, z, vx, vy, vz, scale * np.float32(0.5)))
                 if ahead >= leave[r]:
@@ -170,7 +175,7 @@ def _walk(
 
 @device_function
 def _enter(x, y, z, vx, vy, vz, reach):
-    """Distance to where a ray from outside enters the cube of half side `reach`, or a huge number if it never does."""
+    """Distance to where a ray enters the cube of half side `reach` around 0; a huge number if it misses the cube."""
     ax, bx = (-reach - x) * vx, (reach - x) * vx
     ay, by = (-reach - y) * vy, (reach - y) * vy
     az, bz = (-reach - z) * vz, (reach - z) * vz
@@ -181,6 +186,7 @@ def _enter(x, y, z, vx, vy, vz, reach):
 
 @kernel
 def _pack(start, space, count, first, kept, shape, t_start, t_end, ray_id, n_tasks):
+    """From the kept interval numbers of each task to packed intervals."""
     n = start.shape[0]
     for task in numba.prange(n_tasks):
         begin, end = task * n // n_tasks, (task + 1) * n // n_tasks
@@ -210,7 +216,7 @@ def march(
     limits = array(near), array(far), array(jitter)
     _bounds(o, d, *limits, centre, half, outer, tight, shape, leave, start, begin, most)
     space = np.cumsum(most) - most
-    # Only the pages that are written get committed, so the bound may be generous.
+    # The bound is generous, but the system only commits the memory pages that are written.
     kept = np.empty(int(most.sum()), np.int32)
     n_tasks = tasks(n, 64)
     _walk(

@@ -1,7 +1,7 @@
-"""Marching in Triton: a program takes one ray after another and looks at a chunk of its intervals at a time.
+"""Marching in Triton: a program processes one ray after another, in chunks of intervals.
 
-Twice along the same intervals: the first time they are counted, the second time written where the sum of the counts
-before them says. So samples lie in the order of their rays, whatever the order in which programs ran.
+The kernel runs twice over the same intervals. The first run counts them. The second run writes them at the position
+given by the running sum of the counts. So samples are in the order of their rays, in whatever order programs run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def distance_at(u, shortest, longest, cone, ta, tb, ua, ub, CONE: tl.constexpr):
 
 @triton.jit
 def _slab(low, high, origin, direction):
-    """Where a line enters and leaves the slab between two planes; a line on a plane misses nothing."""
+    """Where a line enters and leaves the slab between two planes. A line in one of the planes is inside for all t."""
     a, b = (low - origin) / direction, (high - origin) / direction
     near, far = tl.minimum(a, b), tl.maximum(a, b)
     return tl.where(near == near, near, float("-inf")), tl.where(far == far, far, float("inf"))
@@ -48,7 +48,7 @@ def _slab(low, high, origin, direction):
 
 @triton.jit
 def _clip(ox, oy, oz, dx, dy, dz, near, far, lx, ly, lz, hx, hy, hz):
-    """Entry and exit of a box, inside near .. far."""
+    """Where a ray enters and leaves the box lx .. hx, ly .. hy, lz .. hz, restricted to near .. far."""
     x0, x1 = _slab(lx, hx, ox, dx)
     y0, y1 = _slab(ly, hy, oy, dy)
     z0, z1 = _slab(lz, hz, oz, dz)
@@ -59,8 +59,11 @@ def _clip(ox, oy, oz, dx, dy, dz, near, far, lx, ly, lz, hx, hy, hz):
 
 @triton.jit
 def _occupied(x, y, z, grid, valid, RES: tl.constexpr, LEVELS: tl.constexpr):
-    """Whether points lie in occupied cells; `valid`: those in the whole grid, but for rounding. In cells of the inner
-    box: from its low corner where it is the whole grid, else from its centre."""
+    """Whether points lie in occupied cells.
+
+    x, y, z: in units of cells of the inner box, from its low corner if LEVELS is 1 and from its centre otherwise.
+    valid: points that are inside the whole grid, up to rounding; the others count as empty.
+    """
     if LEVELS == 1:
         inside = valid
         first = tl.full([], 0, tl.uint32)
@@ -75,7 +78,7 @@ def _occupied(x, y, z, grid, valid, RES: tl.constexpr, LEVELS: tl.constexpr):
         inside = valid & (reach * shrink <= 0.5 * RES)
         first = level.to(tl.uint32) * (RES * RES * RES)
         x, y, z = x * shrink + 0.5 * RES, y * shrink + 0.5 * RES, z * shrink + 0.5 * RES
-    # Unsigned, so that whatever rounding does far away, the look-up stays within the grid.
+    # As unsigned integers, so that the minimum also catches negative indices: the look-up never leaves the grid.
     most = tl.full([], RES - 1, tl.uint32)
     ix = tl.minimum(x.to(tl.int32).to(tl.uint32), most)
     iy = tl.minimum(y.to(tl.int32).to(tl.uint32), most)
@@ -89,15 +92,19 @@ def march(
     totals, capacity, room,
     WRITE: tl.constexpr, CONE: tl.constexpr, RES: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """rays [R, 8]: origin, direction, near, far. box [12]: centre, 2 / side, low and high of what is occupied.
+    """Count (WRITE=False) or write (WRITE=True) the samples of rays.
 
-    grid [LEVELS, RES^3] uint8: not 0 where a cell is occupied. spacing [7]: shortest, longest, cone and the knots.
-    WRITE: False counts into counted [room] int64: the samples of a ray, plus 2^32 where there are any, and 0 behind the
-    last ray. True writes where `running`, the sum of the counts up to and with a ray's own, says, sets first [R], count
-    [R] and seen [R] (0: see `infer`), and lists the rays with samples in `hitting`. A ray whose samples end beyond
-    `capacity` gets none.
-    totals [5]: samples; samples that were found; rays that found some; rays that got none for want of `capacity`; and
-    0, for the queue of whoever comes next. Samples are no more than where the first ray without room would have begun.
+    rays [R, 8]: origin, direction, near, far. grid [LEVELS, RES^3] uint8: not 0 where a cell is occupied.
+    box [12]: centre and 2 / side of the inner box; low and high corner of a box around the occupied cells.
+    spacing [7]: shortest, longest, cone, and the four knots of `Spacing`.
+
+    WRITE=False fills counted [room] int64: the number of samples of each ray, plus 2^32 if there are any; 0 for rows
+    after the last ray. The caller computes running [room], the inclusive running sum of `counted`.
+    WRITE=True writes t_start, t_end, ray_id [capacity] and first, count [R]. It sets seen [R] to 0 for `infer`, and
+    lists the rays that have samples in hitting [R]. A ray whose samples would end beyond `capacity` gets none.
+
+    totals [5]: samples that were written (no more than the position of the first ray that did not fit); samples that
+    were found; rays that found samples; rays that did not fit; and 0, the initial value of the queue of `infer`.
     """
     n = tl.load(n_rays)
     shortest, longest, cone = tl.load(spacing), tl.load(spacing + 1), tl.load(spacing + 2)
@@ -128,7 +135,7 @@ def march(
         ox, oy, oz = tl.load(ray), tl.load(ray + 1), tl.load(ray + 2)
         dx, dy, dz = tl.load(ray + 3), tl.load(ray + 4), tl.load(ray + 5)
         near, far = tl.load(ray + 6), tl.load(ray + 7)
-        # Intervals are numbered from where the ray enters the whole grid, so that what is occupied moves none of them.
+        # Interval 0 starts where the ray enters the whole grid, so intervals do not depend on which cells are occupied.
         entry, leave = _clip(ox, oy, oz, dx, dy, dz, near, far, cx - sx, cy - sy, cz - sz, cx + sx, cy + sy, cz + sz)
         begin, end = _clip(ox, oy, oz, dx, dy, dz, entry, leave, lx, ly, lz, hx, hy, hz)
         finite = tl.abs(ox + oy + oz + dx + dy + dz) < float("inf")
@@ -153,7 +160,7 @@ def march(
             tl.store(first + r, tl.where(fits, put, 0))
             tl.store(count + r, tl.where(fits, limit - put, 0))
             limit = tl.where(fits, limit, put)
-        # A position, as `_occupied` wants it, is a + t v, or a + u v without a cone.
+        # Positions in the units of `_occupied` are a + t v. Without a cone they are a + u v, which needs no t.
         ax, ay, az = (ox - cx) * px * (0.5 * RES), (oy - cy) * py * (0.5 * RES), (oz - cz) * pz * (0.5 * RES)
         vx, vy, vz = dx * px * (0.5 * RES), dy * py * (0.5 * RES), dz * pz * (0.5 * RES)
         if LEVELS == 1:
@@ -173,7 +180,8 @@ def march(
             ones = full.to(tl.int32)
             if WRITE:
                 place = put + tl.cumsum(ones, 0) - 1
-                # Compiled twice, the two walks may round differently: never more than were counted,
+                # The two variants of this kernel may round differently, so the second may find more intervals than were
+                # counted: drop these.
                 full = full & (place < limit)
                 tl.store(t_start + place, t0, mask=full)
                 tl.store(t_end + place, t1, mask=full)
@@ -181,7 +189,7 @@ def march(
             put += tl.sum(ones)
             k += CHUNK
         if WRITE:
-            # and where fewer are found, intervals without length in place of the rest.
+            # If it found fewer than were counted, fill the rest with intervals of length 0.
             while put < limit:
                 missing = put + lane < limit
                 tl.store(t_start + put + lane, lane * 0.0 + leave, mask=missing)
@@ -193,18 +201,18 @@ def march(
 
 
 CHUNK = 128
-"""Intervals of a ray that are looked at together: 64 and 256 take as long, and so do 4 rays with 64 intervals each."""
+"""Intervals of a ray in one chunk: 64 and 256 take as long, and so do 4 rays with 64 intervals each."""
 MARCHERS = 128
-"""Programs a multiprocessor, of which 32 run at a time: rays differ in length, and those that are done make room."""
+"""Programs per multiprocessor, of which 32 run at a time. More programs balance the load, as rays differ in length."""
 SAMPLES = 0xFFFFFFFF
-"""The bits of `counted` and `running` that count samples; those above count rays."""
+"""Mask of the bits of `counted` and `running` that count samples; the bits above count rays with samples."""
 
 
 @lru_cache(maxsize=64)
 def spacing_numbers(spacing: Spacing, device: torch.device) -> Tensor:
-    """`spacing` [7] of `march`. Infinities become large numbers, which the kernel never reads with cone = 0.
+    """The argument `spacing` [7] of `march`. Infinite knots become 1e30; with cone = 0 the kernel does not use them.
 
-    Kept, because a copy from the host waits for all that the device has been given to do. Not to be changed.
+    Cached, because a copy from the host waits until the device has finished its work. Do not modify the result.
     """
     numbers = (spacing.shortest, spacing.longest, spacing.cone, *spacing.knots)
     return torch.tensor([min(number, 1e30) for number in numbers], device=device)
@@ -213,7 +221,7 @@ def spacing_numbers(spacing: Spacing, device: torch.device) -> Tensor:
 def march_packed(
     origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy, spacing: Spacing, jitter: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `reference.march`. Waits for the device once, to learn how much room the samples need."""
+    """As `reference.march`. Waits for the device once, for the number of samples to allocate."""
     device, n = origins.device, len(origins)
     rays = torch.cat((origins, directions, near[:, None], far[:, None]), 1).float().contiguous()
     count, first, seen, hitting = (torch.empty(n, dtype=torch.int32, device=device) for _ in range(4))

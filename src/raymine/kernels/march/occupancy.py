@@ -1,6 +1,6 @@
-"""The occupancy bitfield: one bit a cell, several nested boxes, and a coarse copy for skipping.
+"""The occupancy grid as a bitfield: one bit per cell on several nested levels, and a coarse copy to skip empty space.
 
-Level 0 covers the inner box with `resolution`^3 cells; level g covers a box 2^g times as large about the same centre.
+Level 0 covers the inner box with `resolution`^3 cells. Level g covers a box 2^g times as large around the same centre.
 A point belongs to the finest level that contains it. Cell (x, y, z) is bit (x * res + y) * res + z, low bit first.
 """
 
@@ -16,12 +16,16 @@ from torch import Tensor
 from raymine.errors import ConfigError
 
 BLOCK = 8
-"""Cells a side of a block of the coarse copy."""
+"""Cells per side of a block of the coarse copy."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """bits [G, res^3 / 8] uint8; blocks [G, (res / 8)^3] uint8 (1 where a block has an occupied cell); inner box."""
+    """An occupancy grid.
+
+    bits [G, res^3 / 8] uint8: one bit per cell. blocks [G, (res / 8)^3] uint8: 1 where a block has an occupied cell.
+    low, high: corners of the inner box in world units.
+    """
 
     bits: Tensor
     blocks: Tensor
@@ -35,7 +39,7 @@ class Occupancy:
 
     @cached_property
     def cells(self) -> Tensor:
-        """[G, res^3] uint8: 1 where a cell is occupied. One byte a cell, for kernels that look cells up one by one."""
+        """[G, res^3] uint8: 1 where a cell is occupied. One byte per cell, for kernels that look up single cells."""
         place = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
         return ((self.bits[:, :, None] >> place) & 1).reshape(self.levels, -1)
 
@@ -52,7 +56,10 @@ class Occupancy:
 
     @cached_property
     def occupied_box(self) -> tuple[np.ndarray, np.ndarray]:
-        """low, high [3] float32: a box that holds every occupied cell (on a grid of several levels, all of it)."""
+        """low, high [3] float32: a box that contains every occupied cell. With several levels it is the whole grid.
+
+        If no cell is occupied, low is above high.
+        """
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
         if self.levels > 1:
             centre, half = (low + high) / 2, (high - low) * np.float32(0.5 * 2 ** (self.levels - 1))
@@ -68,7 +75,7 @@ class Occupancy:
 
 
 def pack(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:
-    """[G, res, res, res] bool -> Occupancy. `res` must be a multiple of 8."""
+    """occupied [G, res, res, res] bool -> Occupancy with the inner box low .. high. `res` must be a multiple of 8."""
     levels, res = occupied.shape[0], occupied.shape[1]
     if occupied.shape != (levels, res, res, res) or res % BLOCK:
         raise ConfigError(f"`occupied` must be [G, res, res, res] with res % {BLOCK} == 0, got {list(occupied.shape)}.")

@@ -24,11 +24,12 @@ def march(
     spacing: Spacing,
     jitter: Tensor | None = None,
 ) -> Samples:
-    """Packed intervals (float32) of every ray whose midpoint lies in an occupied cell, between the ray's bounds.
+    """Packed intervals (float32) of the rays whose midpoint lies in an occupied cell, between near and far.
 
-    origins, directions: [R, 3] float32 (directions of unit length for distances in world units).
-    near, far: [R]; a ray with far <= near, or one that misses the outermost box, gets no interval.
-    jitter: [R] in -1..1, shifts a ray's intervals by that share of a step; None leaves them in place.
+    origins, directions: [R, 3] float32. Distances are in units of the length of the direction.
+    near, far: [R]. A ray with far <= near, or one that misses the outermost box, gets no interval.
+    jitter: [R] in -1..1. It shifts the intervals of each ray by that fraction of a step; None means 0.
+    Not differentiable.
     """
     rays = origins.shape[0]
     for name, value, shape in (

@@ -1,7 +1,7 @@
-"""Marching in plain torch: every candidate interval of every ray at once, then a filter. The definition.
+"""Marching in plain torch: the definition. It computes all candidate intervals of all rays, then filters them.
 
-An interval is kept when its midpoint lies between the ray's bounds and in an occupied cell of the finest level that
-contains it.
+An interval is kept if its midpoint lies between the bounds of the ray, and in an occupied cell of the finest level that
+contains the midpoint.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from raymine.kernels.march.spacing import Spacing
 def clip_to_box(
     origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy
 ) -> tuple[Tensor, Tensor]:
-    """[R] entry and exit of the outermost box, inside [near, far]; exit < entry where one misses or is not finite."""
+    """[R] entry and exit of the outermost box, restricted to near .. far.
+
+    exit < entry for a ray that misses the box or is not finite.
+    """
     low, high = (torch.tensor(side, device=origins.device, dtype=origins.dtype) for side in (grid.low, grid.high))
     centre, half = (low + high) * 0.5, (high - low) * (0.5 * 2 ** (grid.levels - 1))
-    # A direction parallel to a face gives an infinite slab, or a miss (NaN is turned into one) exactly on the face.
+    # A ray parallel to a slab gives -inf and inf inside it, and a miss outside. In the plane of a face it gives NaN,
+    # which counts as inside.
     a, b = (centre - half - origins) / directions, (centre + half - origins) / directions
     entry = torch.minimum(a, b).nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
     leave = torch.maximum(a, b).nan_to_num(torch.inf, torch.inf, -torch.inf).amin(-1)
@@ -28,7 +32,7 @@ def clip_to_box(
 
 
 def cell_of(points: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor, Tensor]:
-    """[n, 3] -> level [n], cell index inside the level [n] int64, inside the outermost box [n] bool."""
+    """[n, 3] world positions -> level [n] int64, cell index in that level [n] int64, inside the grid [n] bool."""
     low, high = (torch.tensor(side, device=points.device, dtype=points.dtype) for side in (grid.low, grid.high))
     unit = (points - (low + high) * 0.5) / (high - low) * 2.0
     reach = unit.abs().amax(-1)
@@ -40,7 +44,7 @@ def cell_of(points: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def is_occupied(points: Tensor, grid: Occupancy) -> Tensor:
-    """[n, 3] -> [n] bool."""
+    """[n, 3] world positions -> [n] bool: whether the cell of each point is occupied; False outside the grid."""
     level, index, inside = cell_of(points, grid)
     return ((grid.bits[level, index >> 3] >> (index & 7).to(torch.uint8)) & 1).bool() & inside
 

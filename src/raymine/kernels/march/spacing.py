@@ -1,15 +1,15 @@
-"""How steps are spaced along a ray, as a closed form.
+"""The spacing of steps along a ray, in closed form.
 
-Step length grows with distance: dt(t) = clamp(cone * t, shortest, longest). Instead of walking, count steps from the
-camera as a continuous quantity u with dt/du = dt(t):
+The step length grows with distance: dt(t) = clamp(cone * t, shortest, longest). Let u(t) be the number of steps from
+the camera to distance t, as a continuous quantity with dt/du = dt(t):
 
     t < ta = shortest / cone          u = t / shortest
     ta <= t < tb = longest / cone     u = ua + ln(t / ta) / cone
     t >= tb                           u = ub + (t - tb) / longest
 
-and its inverse t(u). Interval k of a ray that starts at t0 with jitter j runs from t(u(t0) + j + k) to
-t(u(t0) + j + k + 1). Any k can be computed on its own, so a backend may skip empty space, or do all k at once, and
-still land on the same intervals. With cone = 0 all of it is t0 + (j + k) * shortest.
+and let t(u) be its inverse. Interval k of a ray that starts at t0 with jitter j goes from t(u(t0) + j + k) to
+t(u(t0) + j + k + 1). Each interval can be computed independently of the others. So a backend may skip empty space, or
+compute all k at once, and still gets the same intervals. With cone = 0 interval k starts at t0 + (j + k) * shortest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raymine.errors import ConfigError
 
 @dataclass(frozen=True)
 class Spacing:
-    """shortest and longest step in world units; `cone` is the growth of a step per unit of distance (0: constant)."""
+    """shortest, longest: step lengths in world units. cone: step length / distance in between; 0: constant steps."""
 
     shortest: float = 5e-3
     longest: float = 1e10
@@ -42,7 +42,7 @@ class Spacing:
 
     @cached_property
     def knots(self) -> tuple[float, float, float, float]:
-        """(ta, tb, ua, ub) of the module docstring; infinities with cone = 0."""
+        """(ta, tb, ua, ub) of the module docstring; all infinite with cone = 0."""
         if self.cone == 0:
             return math.inf, math.inf, math.inf, math.inf
         ta, tb = self.shortest / self.cone, self.longest / self.cone
@@ -50,7 +50,7 @@ class Spacing:
         return ta, tb, ua, ua + math.log(tb / ta) / self.cone
 
     def count_at(self, t: Tensor) -> Tensor:
-        """u(t), elementwise."""
+        """u(t), elementwise: distances in world units of any shape -> steps. Differentiable."""
         if self.cone == 0:
             return t / self.shortest
         ta, tb, ua, ub = self.knots
@@ -58,7 +58,7 @@ class Spacing:
         return torch.where(t < ta, t / self.shortest, torch.where(t < tb, middle, ub + (t - tb) / self.longest))
 
     def distance_at(self, u: Tensor) -> Tensor:
-        """t(u), elementwise."""
+        """t(u), elementwise: steps of any shape -> distances in world units. Differentiable."""
         if self.cone == 0:
             return u * self.shortest
         ta, tb, ua, ub = self.knots

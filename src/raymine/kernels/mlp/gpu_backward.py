@@ -1,4 +1,8 @@
-"""The backward of the perceptron in Triton: forward again and back in one kernel, and one for what it cannot hold."""
+"""The backward of the perceptron in Triton.
+
+One kernel recomputes the forward and goes backward. A second one computes the weight gradients of networks that are too
+large for the registers of the first.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ def backward(
     TURNED: tl.constexpr, SUM: tl.constexpr, KEEP: tl.constexpr, WANTED: tl.constexpr, SCALE: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """to_inputs [n, I] where WANTED.
+    """WANTED: write the gradient of the inputs to to_inputs [n, I].
 
-    SUM: the gradients of the layers, each program's own part, to parts [programs, weights].
-    KEEP: what `outer` needs of a sample to kept [n, PITCH]: hidden activations, then gradients, times SCALE, at what
-    each layer gives before its activation.
+    SUM: write the weight gradients of each program to its row of parts [programs, weights].
+    KEEP: write what `outer` needs to kept [n, PITCH]: the hidden activations, then the gradients of the pre-activations
+    of each layer, times SCALE.
     """
     kind = weights.dtype.element_ty
     middle = weights + IP * HP
@@ -53,8 +57,8 @@ def backward(
     for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
         i = tile * TILE + tl.arange(0, TILE)
         live = i < n
-        # Behind the end the last sample is repeated, with gradient 0: zeros might overflow (as exponentials of sums of
-        # exp(0) do), and infinity times 0 would reach the gradients of the layers.
+        # Rows after the end repeat the last sample, with gradient 0. Rows of zeros might overflow (sums of exp(0) as
+        # input of another exponential do), and infinity times 0 would put NaN into the weight gradients.
         x = rows(inputs, tl.minimum(i, n - 1), i >= 0, I, IP, I).to(kind)
         h = x
         if LAYERS > 1:
@@ -83,7 +87,7 @@ def backward(
                 put_rows(kept + 3 * HP, i, live, h4, HP, HP, PITCH)
             if LAYERS > 5:
                 put_rows(kept + 4 * HP, i, live, h5, HP, HP, PITCH)
-        # g is the gradient at what a layer gives before its activation, `after` the layer above.
+        # g is the gradient of the pre-activations of a layer, and `after` holds the weights of that layer.
         after = last if HELD else block(weights + LAST, LP, OP, TURNED)
         z = times(h, after)
         g = rows(grad, i, live, O, OP, O) * SCALE
@@ -155,8 +159,11 @@ def outer(
     ROWS: tl.constexpr, COLS: tl.constexpr, TOTAL: tl.constexpr, SCALE: tl.constexpr, TURNED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """A layer's gradient, each program's own part, to parts [programs, TOTAL]: the sum over samples of what goes in,
-    left [n, WIDTH], times the gradient at what comes out, right [n, COLS]; rows are LEFT and RIGHT numbers apart."""
+    """Weight gradient of one layer: each program writes its part to its row of parts [programs, TOTAL].
+
+    The gradient is left^T right / SCALE, with the inputs left [n, WIDTH] of the layer and the gradients
+    right [n, COLS] of its pre-activations. LEFT and RIGHT are the row pitches of the two.
+    """
     total = tl.zeros([ROWS, COLS], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n, TILE), tl.num_programs(0)):
         i = tile * TILE + tl.arange(0, TILE)

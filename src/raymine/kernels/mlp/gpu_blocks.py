@@ -1,4 +1,4 @@
-"""Parts of the perceptron's kernels: blocks in and out of memory, products, activations and their slopes."""
+"""Parts of the perceptron's kernels: loading and storing blocks, products, activations and their derivatives."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ _INTERPRETED: tl.constexpr = tl.constexpr(dispatch.interpreted())
 
 @triton.jit
 def times(a, b):
-    """a @ b, added in float32. Float32 operands are not rounded to tf32."""
+    """a @ b, accumulated in float32. Float32 operands are not rounded to tf32."""
     if _INTERPRETED:
-        # The interpreter keeps bfloat16 as integers and would multiply these. Products of halves are exact in float32.
+        # The interpreter stores bfloat16 as integers and would multiply those. Products of half-precision numbers are
+        # exact in float32.
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit
 def _places(ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
-    """Where a layer [ROWS, COLS] lies in memory; TURNED: as [COLS, ROWS]."""
+    """Offsets [ROWS, COLS] of the elements of a layer in memory; TURNED: the layer is stored as [COLS, ROWS]."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)[None, :]
     return row + column * ROWS if TURNED else row * COLS + column
 
 
 @triton.jit
 def block(weights, ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
-    """A padded layer [ROWS, COLS]."""
+    """Loads a padded layer [ROWS, COLS]."""
     return tl.load(weights + _places(ROWS, COLS, TURNED))
 
 
 @triton.jit
 def put_block(out, value, ROWS: tl.constexpr, COLS: tl.constexpr, TURNED: tl.constexpr):
+    """Stores a padded layer [ROWS, COLS]."""
     tl.store(out + _places(ROWS, COLS, TURNED), value)
 
 
 @triton.jit
 def rows(source, i, live, WIDTH: tl.constexpr, PADDED: tl.constexpr, PITCH: tl.constexpr):
-    """Rows i of `source`, PITCH apart, as [n, PADDED] float32: 0 beyond WIDTH columns and where not live [n]."""
+    """Loads rows i [n] of `source` as [n, PADDED] float32: 0 from column WIDTH on, and where not live [n].
+
+    PITCH: distance between rows in memory.
+    """
     column = tl.arange(0, PADDED)
     place = source + i.to(tl.int64)[:, None] * PITCH + column[None, :]
     return tl.load(place, mask=live[:, None] & (column < WIDTH)[None, :], other=0.0).to(tl.float32)
@@ -50,6 +55,7 @@ def rows(source, i, live, WIDTH: tl.constexpr, PADDED: tl.constexpr, PITCH: tl.c
 
 @triton.jit
 def put_rows(out, i, live, value, WIDTH: tl.constexpr, PADDED: tl.constexpr, PITCH: tl.constexpr):
+    """Stores the first WIDTH columns of value [n, PADDED] to rows i of `out`, where live [n]."""
     column = tl.arange(0, PADDED)
     place = out + i.to(tl.int64)[:, None] * PITCH + column[None, :]
     tl.store(place, value.to(out.dtype.element_ty), mask=live[:, None] & (column < WIDTH)[None, :])
@@ -57,7 +63,7 @@ def put_rows(out, i, live, value, WIDTH: tl.constexpr, PADDED: tl.constexpr, PIT
 
 @triton.jit
 def activate(x, NAME: tl.constexpr):
-    """float32; written so that NaN stays NaN and nothing overflows before the result does."""
+    """An activation, in float32. NaN stays NaN, and no intermediate value overflows before the result does."""
     y = x
     if NAME == "relu":
         y = tl.where(x < 0, 0.0, x)
@@ -68,7 +74,8 @@ def activate(x, NAME: tl.constexpr):
     elif NAME == "exponential":
         y = tl.exp(x)
     elif NAME == "squareplus":
-        # The two roots of u - 1 / u = K x are u and -1 / u: below 0, where they cancel, the positive one is a quotient.
+        # y = u / K, where u is the positive root of u - 1 / u = K x. For x < 0 the formula of the root cancels, but u
+        # is 1 / (root for -x).
         v = tl.abs(x * _K)
         u = (v + tl.sqrt(v * v + 4.0)) * 0.5
         y = tl.where(x < 0, 1.0 / u, u) / _K
@@ -84,7 +91,7 @@ def activate(x, NAME: tl.constexpr):
 
 @triton.jit
 def through(g, y, x, NAME: tl.constexpr):
-    """g times the slope of an activation at y = activation(x), from y alone but for the sine. All float32."""
+    """g times the derivative of an activation at x, with y = activation(x). All float32. Only the sine uses x."""
     if NAME == "relu":
         g = tl.where(y <= 0, 0.0, g)
     elif NAME == "leaky_relu":
@@ -107,9 +114,13 @@ def through(g, y, x, NAME: tl.constexpr):
 
 @triton.jit
 def back(g, after, y, before, weights, NAME: tl.constexpr):
-    """From the gradient g at what `y @ after` gives to that at what `before @ weights` gives, whose activation is y."""
+    """One layer of the backward: from the gradient g of `y @ after` to the gradient of `before @ weights`.
+
+    y is the activation of `before @ weights`.
+    """
     x = y
     if NAME == "sine":
-        # Its slope cannot be told from its value, and another product costs less than keeping one more block.
+        # The derivative of the sine does not follow from its value. Computing the product again costs less than keeping
+        # one more block.
         x = times(before, weights)
     return through(times(g, tl.trans(after)), y.to(tl.float32), x, NAME).to(y.dtype)

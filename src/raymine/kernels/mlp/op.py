@@ -16,10 +16,10 @@ from raymine.kernels.mlp.reference import ACTIVATIONS as ACTIVATIONS
 from raymine.kernels.mlp.reference import Activation as Activation
 
 Precision = Literal["fp32", "fp16", "bf16"]
-"""What the matrix products of the Triton kernels take. They add in float32 in any case."""
+"""Type of the operands of the matrix products in the Triton kernels. Sums are always float32."""
 
 MOST_LAYERS, MOST_INPUTS, MOST_WIDTH = 6, 256, 128
-"""Matrices of a network, width of its inputs, width of its hidden layers and outputs, at most."""
+"""Most matrices of a network, most inputs, and most outputs of a layer."""
 
 _KINDS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -35,12 +35,13 @@ def mlp(
     """A perceptron without biases: x W_0, hidden activation, ..., W_last, output activation.
 
     inputs: [n, I], I <= 256, float32, float16 or bfloat16.
-    layers: 1 to 6 matrices [I, H], [H, H'], ... [H'', O], up to 128 wide, each of one of these types.
-    precision: the type that matrix products take on the `gpu` backend; the reference computes in float32.
-    Returns [n, O] in the type of `inputs`. Differentiable in `inputs` and every layer, any number of times; each
-    gradient has the type of what it belongs to, and gradients of gradients are those of the reference. With `fp16`,
-    gradients are multiplied by 128 on their way through the layers, so those from above must stay below 500. Inputs and
-    layers that are all float64 run on the reference, in float64.
+    layers: 1 to 6 matrices [I, H], [H, H'], ... [H'', O], each at most 128 wide and of one of these types.
+    precision: type of the operands of matrix products on the `gpu` backend. The reference computes in float32.
+    Returns [n, O] in the type of `inputs`. If inputs and layers are float64, the reference computes in float64.
+
+    Differentiable in `inputs` and every layer, any number of times. Each gradient has the type of its tensor. The
+    reference computes higher derivatives. With `fp16` the backward multiplies gradients by 128 to avoid underflow, so
+    the gradient of the output must stay below 500.
     """
     _check(inputs, layers)
     _check_names(hidden, output, precision)
@@ -59,11 +60,12 @@ def mlp_flat(
     output: Activation = "none",
     precision: Precision = "fp16",
 ) -> Tensor:
-    """As `mlp`, with the layers [outputs, inputs] row by row, one after the other, in params [sum of their sizes].
+    """As `mlp`, with all weights in one flat tensor: inputs [n, widths[0]] -> [n, outputs].
 
-    widths: of the inputs and of what each layer gives, each 16, 32, 64 or 128 (inputs also 256), hidden ones all alike:
-    so nothing is padded, and neither layers nor their gradients are copied. Of the last, the first `outputs` are
-    returned, [n, outputs].
+    params: [sum of widths[k] * widths[k + 1]]; the layers [outputs, inputs] one after another, each row by row.
+    widths: number of inputs, then outputs of each layer. Each is 16, 32, 64 or 128 (inputs also 256), and all hidden
+        layers have the same width. So the kernels need no padding, and neither weights nor gradients are copied.
+    outputs: how many columns of the last layer are returned. Differentiable in `inputs` and `params`.
     """
     widths = tuple(widths)
     sizes = [before * after for before, after in pairwise(widths)]
@@ -123,7 +125,7 @@ def _check_flat(inputs: Tensor, params: Tensor, widths: tuple[int, ...], outputs
 
 
 def _check(inputs: Tensor, layers: Sequence[Tensor]) -> None:
-    """`ConfigError` for shapes, types and devices that no backend takes."""
+    """Raise ConfigError for shapes, types and devices that no backend supports."""
     if inputs.ndim != 2 or not 1 <= inputs.shape[1] <= MOST_INPUTS:
         raise ConfigError(f"`inputs` must have shape [n, 1 to {MOST_INPUTS}], got {list(inputs.shape)}.")
     if not 1 <= len(layers) <= MOST_LAYERS:
@@ -149,7 +151,7 @@ def _check(inputs: Tensor, layers: Sequence[Tensor]) -> None:
 
 
 class _Mlp(torch.autograd.Function):
-    """The Triton kernels under autograd. Kept for the backward: inputs, layers and packed layers, no activation."""
+    """The Triton kernels as an autograd function. It saves inputs, layers and packed layers, but no activations."""
 
     @staticmethod
     def forward(
@@ -184,7 +186,7 @@ class _Mlp(torch.autograd.Function):
 
 
 class _Flat(torch.autograd.Function):
-    """As `_Mlp`, with parameters that lie as the kernels want them."""
+    """As `_Mlp`, for parameters that already have the memory layout of the kernels."""
 
     @staticmethod
     def forward(
@@ -230,8 +232,8 @@ class _Flat(torch.autograd.Function):
 def _with_graph(
     function: Callable[..., Tensor], tensors: Sequence[Tensor], needed: Sequence[bool], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradients of function(*tensors) that can be differentiated themselves."""
-    # Through views, so that no other way from one of them to the other is followed.
+    """Gradients of function(*tensors) with respect to the needed tensors, which can themselves be differentiated."""
+    # Views are new graph nodes. So autograd stops at them, even if one of the tensors depends on another.
     ours = [tensor.view_as(tensor) for tensor in tensors]
     out = function(*ours)
     wanted = [tensor for tensor, need in zip(ours, needed, strict=True) if need]

@@ -1,8 +1,9 @@
 """The perceptron in plain torch, differentiable by autograd: the definition.
 
-    x_0 = inputs,   x_{k+1} = a_k(x_k W_k),   a_k the hidden activation, for the last layer that of the output
+    x_0 = inputs,   x_{k+1} = a_k(x_k W_k)
 
-Activations, with K = 10, which puts the bend of the last two where networks work:
+a_k is the hidden activation; for the last layer it is the output activation. Activations, with K = 10, which makes
+squareplus and softplus bend sharply near 0:
 
     none         x                        sigmoid      1 / (1 + exp(-x))
     relu         max(x, 0)                tanh         tanh(x)
@@ -54,7 +55,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def mlp(inputs: Tensor, layers: Sequence[Tensor], hidden: Activation, output: Activation) -> Tensor:
-    """[n, I], layers [I, H], ... [H, O] -> [n, O]; computed in float32, or float64 where the inputs are."""
+    """inputs [n, I], layers [I, H], ... [H, O] -> [n, O] in the type of `inputs`. Differentiable.
+
+    It computes in float32, or in float64 if the inputs are float64.
+    """
     kind = torch.float64 if inputs.dtype == torch.float64 else torch.float32
     x = inputs.to(kind)
     for layer in layers[:-1]:

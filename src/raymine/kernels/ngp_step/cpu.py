@@ -1,8 +1,8 @@
-"""The hash-grid field along rays with Numba: rays are followed a few samples at a time until nothing more is seen.
+"""The hash-grid field along rays with Numba. Rays advance a few samples at a time until their early stop.
 
-Against separate stages (encode, networks, visibility) this skips what lies behind surfaces, about half of the marched
-samples of a trained scene, and keeps activations in the cache: 2.2 against 5.3 ms for 16,384 samples on 2 cores.
-Sizes of layers are constants of the compiled kernel and padded to multiples of 8, so that inner loops are vectorised.
+Compared with separate stages (encode, networks, visibility) this skips the samples behind surfaces, about half of the
+marched samples of a trained scene, and keeps activations in the cache: 2.2 against 5.3 ms for 16,384 samples on 2
+cores. Sizes of layers are compile-time constants and padded to multiples of 8, so that inner loops are vectorised.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_di
 from raymine.kernels.packed import Samples
 
 TILE, STRIDE = 16, 8
-"""Rays that are followed together, and how many samples of each are computed at a time: enough to amortise what a level
-and a layer cost beside their arithmetic, few enough to stay in the first cache and to stop soon after a surface."""
+"""Rays that are processed together, and samples of each ray per round. More samples amortise the overhead of each level
+and layer; fewer samples stay in the L1 cache and waste less work behind a surface."""
 
 
 @cache
 def _infer(features: int, n_levels: int, sizes: tuple[int, ...], middle: int) -> Kernel:
-    """sizes: padded (encoding, density hidden, geometry, colour input, colour hidden); middle: colour layers - 2."""
+    """The compiled kernel for a shape of the model.
+
+    sizes: padded widths of encoding, density hidden layer, geometry, colour input and colour hidden layer.
+    middle: number of colour layers - 2.
+    """
     encoding, hidden_size, geometry_size, colour_in, colour_hidden = sizes
     only = middle < 0
     hidden_value, cap = np.float32(HIDDEN), np.float32(CAP)
@@ -138,9 +142,10 @@ def infer(
     with_colour: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference.infer`; features are left unset where nothing is visible."""
+    """As `reference.infer`, but the features of invisible samples are uninitialised."""
     w1, w2, c1 = padded(density[0]), padded(density[1]), padded(colour[0])
-    # Kernels want an array in every place; an only layer stands in for the missing ones, which are not read.
+    # The kernel needs an array for every layer. If there is only one colour layer, it is also passed as the last one,
+    # which is then not read.
     middle, last = colour[1:-1], padded(colour[-1])
     stack = np.stack([padded(weight) for weight in middle]) if middle else np.zeros((0, 8, 8), np.float32)
     sizes = (w1.shape[0], w1.shape[1], w2.shape[1], c1.shape[0], c1.shape[1])
@@ -151,7 +156,7 @@ def infer(
         np.empty((n if keep else 0, spec.width), np.float32),
     )
     n_tasks = tasks(rays, 16)
-    # Columns beyond a layer's size are never written, and must be 0.
+    # Zeros, because columns beyond the width of a layer are read but never written.
     scratch = np.zeros((n_tasks, 10, TILE * STRIDE, max(*sizes, WIDTH)), np.float32)
     places = np.zeros((n_tasks, 3, TILE * STRIDE), np.int64)
     _infer(spec.features, spec.levels, sizes, len(colour) - 2)(
@@ -175,9 +180,9 @@ def train(
     density_grad: Tensor,
     known: Tensor | None,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """As `reference.train`, written out: few samples make autograd's bookkeeping dearer than the arithmetic.
+    """As `reference.train`, with the backward written out: for few samples autograd costs more than the arithmetic.
 
-    Matrix products are torch's: for 1,500 samples they take half the time of a kernel that keeps all in the cache.
+    Matrix products use torch: for 1,500 samples they take half the time of a kernel that keeps all in the cache.
     """
     cube, encoded = torch.empty_like(positions), positions.new_empty(len(positions), WIDTH)
     network_inputs(

@@ -1,11 +1,11 @@
-"""The hash-grid field in Triton: a tile of samples through encoding and networks, and back, in one kernel.
+"""The hash-grid field in Triton: one kernel takes a tile of samples through the encoding and the networks, and back.
 
-Matrix products take float16 and add in float32. No activation reaches memory: the gradients of a sample's outputs are
-known before its second forward, so `train` goes forward and backward while everything is in registers, and adds the
-gradients of the layers and of the table where they belong.
+Matrix products have float16 operands and float32 sums. No activation is written to memory. `train` recomputes the
+forward of the chosen samples. The gradients of their outputs are already known by then, so it continues with the
+backward while everything is in registers, and adds to the gradients of the layers and of the table.
 
-Shapes of a model are constants (`Shape`): layers are padded to powers of two by masked loads, and lie without padding
-one after the other in one float16 array: density layers, then colour layers, each [inputs, outputs].
+The shape of a model is a compile-time constant (`Shape`). All layers lie one after another in one float16 array without
+padding: density layers, then colour layers, each [inputs, outputs]. Masked loads pad them to powers of two.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from raymine.kernels.ngp_step.inputs import WIDTH
 
 
 class Way(NamedTuple):
-    """How `train` works: samples of a tile, and whether it holds the layers in shared memory."""
+    """A variant of `train`. TILE: samples per tile. HELD: whether it keeps the layers in shared memory."""
 
     TILE: int
     HELD: bool
 
 
 WAYS = (Way(128, True), Way(64, True), Way(64, False), Way(32, False))
-"""The quickest first; each takes less shared memory than the one before. What is not taken is a cache for the table, so
-no tile is loaded ahead: that takes twice as much."""
+"""Variants of `train`, the fastest first; each needs less shared memory than the one before. No variant prefetches the
+next tile: that would double the shared memory, and what is left of it serves as a cache for the table."""
 
 
 def ways_on(capability: int, wide: bool) -> tuple[Way, ...]:
-    """The ways of `train` on GPUs of a major capability, for networks up to 64 wide or wider, which need 8 warps anyway
-    and take tiles of 128. From Hopper on, matrix products of 64 rows find shared memory by descriptors, and for layers
-    that are not held ptxas 12.8 computes some from registers that nothing has set."""
+    """The variants of `train` that work on GPUs of a major compute capability.
+
+    wide: whether the networks are wider than 64; these need 8 warps anyway, and only they use tiles of 128 samples.
+    From Hopper on, matrix products of 64 rows address shared memory by descriptors. If the layers are not held, ptxas
+    12.8 computes some descriptors from registers that were never set, so these variants are left out there.
+    """
     fitting = (way for way in WAYS if wide or way.TILE < 128)
     return tuple(way for way in fitting if way.HELD or way.TILE < 64 or capability < 9)
 
@@ -49,8 +52,12 @@ _MOST: tl.constexpr = tl.constexpr(65504.0)
 
 
 class Shape(NamedTuple):
-    """Constants of a kernel: levels, padded levels and features of the grid; hidden width, numbers handed to the colour
-    network, both also padded; hidden layers of the colour network beyond the first; whether space is contracted."""
+    """Compile-time shape of a model.
+
+    L, LP, F: levels, padded levels and features of the grid. H, HP: hidden width and its padded value. G, GP: outputs
+    of the density network (the inputs of the colour network besides the direction) and their padded number.
+    MIDDLE: hidden layers of the colour network beyond the first. UNBOUNDED: whether space is contracted.
+    """
 
     L: int
     LP: int
@@ -64,13 +71,13 @@ class Shape(NamedTuple):
 
     @property
     def weights(self) -> int:
-        """Numbers in all layers."""
+        """Number of weights of all layers."""
         width = self.L * self.F
         return width * self.H + self.H * self.G + (self.G + WIDTH) * self.H + self.MIDDLE * self.H * self.H + self.H * 3
 
 
 def shape_of(spec: GridSpec, width: int, geometry: int, colour_layers: int, unbounded: bool) -> Shape:
-    """`ConfigError` for a model that the fused kernels cannot take."""
+    """The `Shape` of a model. ConfigError if the fused kernels do not support it."""
     if width > 128 or geometry > 64 or not 1 <= colour_layers <= 3:
         raise ConfigError(
             "the fused kernels take networks up to 128 wide, 64 numbers for colour and 1 to 3 colour layers; "
@@ -93,7 +100,7 @@ def shape_of(spec: GridSpec, width: int, geometry: int, colour_layers: int, unbo
 
 @triton.jit
 def _layer(weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
-    """A layer [I, O] as a block [IP, OP], 0 where it is padded."""
+    """Loads a layer [I, O] as a block [IP, OP], padded with zeros."""
     i, o = tl.arange(0, IP), tl.arange(0, OP)
     place = weights + i[:, None] * O + o[None, :]
     return tl.load(place, mask=(i[:, None] < I) & (o[None, :] < O), other=0.0)
@@ -101,7 +108,7 @@ def _layer(weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.c
 
 @triton.jit
 def _held(layer, weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr, HELD: tl.constexpr):
-    """`layer`, or where layers are not held, the same from memory."""
+    """`layer` if HELD; otherwise loads the layer from memory."""
     if HELD:
         found = layer
     else:
@@ -111,14 +118,17 @@ def _held(layer, weights, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP
 
 @triton.jit
 def _add_layer(out, grad, I: tl.constexpr, O: tl.constexpr, IP: tl.constexpr, OP: tl.constexpr):
-    """Nobody else adds to `out`: the order of sums is that of the program."""
+    """out [I, O] += the first I rows and O columns of grad [IP, OP].
+
+    Only one program adds to `out`, so the order of the sum is fixed.
+    """
     i, o = tl.arange(0, IP), tl.arange(0, OP)
     tl.atomic_add(out + i[:, None] * O + o[None, :], grad, mask=(i[:, None] < I) & (o[None, :] < O), sem="relaxed")
 
 
 @triton.jit
 def _place(x, y, z, low, UNBOUNDED: tl.constexpr):
-    """World positions in the unit cube, clamped to it (`inputs.to_unit_cube`). low [6]: of the inner box, then high."""
+    """`inputs.to_unit_cube`, clamped to 0..1. low [6]: low corner, then high corner of the inner box."""
     lx, ly, lz = tl.load(low), tl.load(low + 1), tl.load(low + 2)
     hx, hy, hz = tl.load(low + 3), tl.load(low + 4), tl.load(low + 5)
     a, b, c = (x - lx) / (hx - lx), (y - ly) / (hy - ly), (z - lz) / (hz - lz)
@@ -133,7 +143,7 @@ def _place(x, y, z, low, UNBOUNDED: tl.constexpr):
 
 @triton.jit
 def _along(rays, ray, t, live, low, UNBOUNDED: tl.constexpr):
-    """Points at distance t of rays [R, 8], in the unit cube."""
+    """Unit-cube coordinates of the points at distance t on rows `ray` of rays [R, 8]."""
     row = rays + ray * 8
     x = tl.load(row, mask=live, other=0.0) + t * tl.load(row + 3, mask=live, other=0.0)
     y = tl.load(row + 1, mask=live, other=0.0) + t * tl.load(row + 4, mask=live, other=0.0)
@@ -143,16 +153,17 @@ def _along(rays, ray, t, live, low, UNBOUNDED: tl.constexpr):
 
 @triton.jit
 def _relu(x):
-    """As float16, at most the largest there is: infinity would be NaN a layer further, and stay.
+    """max(x, 0) as float16, clamped to the largest finite float16. Infinity would become NaN in the next layer.
 
-    Limits come after rounding, where an instruction takes two numbers and fewer of them are spilled."""
+    The clamp comes after the conversion: float16 instructions process two numbers at once, and fewer registers spill.
+    """
     most = tl.full([], _MOST, tl.float16)
     return tl.minimum(tl.maximum(x.to(tl.float16), most * 0), most)
 
 
 @triton.jit
 def _half(x):
-    """As float16, with `_relu`'s limit on both sides."""
+    """x as float16, clamped to the finite range on both sides."""
     most = tl.full([], _MOST, tl.float16)
     return tl.minimum(tl.maximum(x.to(tl.float16), -most), most)
 
@@ -170,13 +181,15 @@ def infer(
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
     GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """out [B, 4]: colour and density pre-activations at the midpoints of samples; harmonics [R, 16] float16.
+    """out [B, 4]: colour and density pre-activations at the midpoints of samples. harmonics [R, 16] float16.
 
-    A program follows SLOTS of the rays `hitting` at a time, STRIDE samples each; a ray that is opaque or at its end
-    hands its slot to the next one of the queue [1], which must be 0 at the start. What is computed for a ray does not
-    depend on its neighbours, so neither does it on the order in which programs take rays. seen [R]: how many samples of
-    these rays were asked for, from the first; the rest lie behind an optical depth of `most_optical`, and `out` is not
-    written there.
+    A program processes SLOTS rays of the list `hitting` at a time, STRIDE samples of each per round. When a ray ends or
+    its optical depth exceeds `most_optical`, its slot takes the next ray of the list. queue [1] counts the rays taken
+    so far, and must be 0 at the start. The result of a ray does not depend on the other rays of the program, and so not
+    on the order in which programs take rays.
+
+    seen [R], for the rays of `hitting`: how many samples, from the first, were computed. `out` is not written for the
+    others, which lie behind an optical depth of `most_optical`.
     """
     n = tl.load(n_hitting)
     TILE: tl.constexpr = SLOTS * STRIDE
@@ -231,7 +244,7 @@ def infer(
         tl.store(out + i[:, None] * 4 + o[None, :], colour, mask=live[:, None] & (o[None, :] < 3))
         tl.store(out + i * 4 + 3, raw, mask=live)
         part = tl.where(live, tl.exp(tl.minimum(raw - 1.0, _CAP)) * (t1 - t0), 0.0)
-        # NaN counts as 0 here: the ray goes on, and whoever looks for it finds it.
+        # NaN counts as optical depth 0, so the ray continues. The NaN stays in `out`, where the loss reveals it.
         part = tl.where(part == part, part, 0.0)
         optical += tl.sum(tl.reshape(part, [SLOTS, STRIDE]), 1)
         at += STRIDE
@@ -246,7 +259,7 @@ def _density_of(
     L: tl.constexpr, LP: tl.constexpr, F: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, G: tl.constexpr,
     GP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Density pre-activation [TILE] of points in the unit cube."""
+    """Density pre-activations [TILE] of points x, y, z [TILE] in the unit cube."""
     cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
         x, y, z, scales, resolutions, entries, offsets, dense, L, LP
     )
@@ -264,11 +277,14 @@ def train(
     GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr, WEIGHTS: tl.constexpr, TILE: tl.constexpr,
     FIXED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """Add `scale` times the gradients of the table to table_grad, and write those of the layers, each program's own
-    part, to weight_grads [programs, WEIGHTS]. output_grad [B, 4]; index, weight [b]: samples and their weights.
+    """Gradients of the parameters, times `scale`, from the gradients of the outputs of some samples.
 
-    FIXED: not 0 where table_grad holds integers, gradients times FIXED: their sums do not depend on the order.
-    HELD: layers stay in shared memory; else they are read wherever they are needed, and it takes less of it.
+    index [b]: the chosen samples. weight [b]: factors of their gradients. output_grad [B, 4]: gradients of the colour
+    and density pre-activations of all samples. Gradients of the table are added to table_grad [entries, F]. Gradients
+    of the layers go to weight_grads [programs, WEIGHTS], one row per program.
+
+    FIXED: if not 0, table_grad holds integers, gradient * FIXED, so the sums do not depend on the order of the atomics.
+    HELD: layers stay in shared memory. Otherwise they are loaded again at each use, which needs less shared memory.
     """
     n = tl.load(n_chosen)
     o16 = tl.arange(0, 16)
@@ -281,7 +297,7 @@ def train(
     w3 = _layer(weights + at3, G, H, GP, HP) if HELD else weights
     w3v = _layer(weights + at3 + G * H, _SH, H, _SH, HP) if HELD else weights
     w5 = _layer(weights + at5, H, 3, HP, 16) if HELD else weights
-    # In registers, where they were once, the sums of all layers push out the rest of a tile.
+    # The sums of the layers are in global memory: kept in registers, they made the rest of the tile spill.
     out = weight_grads + tl.program_id(0) * WEIGHTS
     wide = tl.arange(0, 1024)
     for start in range(0, WEIGHTS, 1024):
@@ -309,7 +325,7 @@ def train(
         view = tl.load(harmonics + ray[:, None] * _SH + tl.arange(0, _SH)[None, :], mask=live[:, None], other=0.0)
         h3 = tl.dot(geometry, _held(w3, weights + at3, G, H, GP, HP, HELD))
         h3 = _relu(tl.dot(view, _held(w3v, weights + at3 + G * H, _SH, H, _SH, HP, HELD), h3))
-        # Backward: g is the gradient of what stands before it in the chain.
+        # Backward: g is the gradient of the pre-activations of the current layer.
         colour = tl.load(
             output_grad + i[:, None] * 4 + o16[None, :], mask=live[:, None] & (o16[None, :] < 3), other=0.0
         )
@@ -347,7 +363,7 @@ def train(
         _add_layer(out, tl.dot(tl.trans(encoding), g), L * F, H, LP * F, HP)
         back = tl.dot(g, tl.trans(_held(w1, weights, L * F, H, LP * F, HP, HELD)))
         to_table = tl.reshape(back, [TILE, LP, F])
-        # The same cells once more: kept since they were read, they would push 160 bytes of a thread out of registers.
+        # Compute the cells again: keeping them from the forward would spill 160 bytes of registers per thread.
         cx, cy, cz, fx, fy, fz, res, size, offset, is_dense = cells(
             x, y, z, scales, resolutions, entries, offsets, dense, L, LP
         )

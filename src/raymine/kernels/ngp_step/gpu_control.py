@@ -1,9 +1,9 @@
-"""Numbers that steer a fused step, computed on the device by single programs, so that the host never waits for them.
+"""Control values of a fused step. Single programs compute them on the device, so that the host never waits for them.
 
-control [2]   b / sum of sizes, 1 / (3 sum of ray weights)
+control [2]   b / sum of sizes, 1 / (3 * sum of ray weights); b is the number of samples to choose
 rates [8]     see `adam.gpu`
-schedule [10] learning rate, warm-up steps, log of its final share, horizon, the networks' beta1, beta2, eps,
-              loss scale, the table's beta1, the networks' decay
+schedule [10] learning rate, warm-up steps, log(final / initial learning rate), horizon in steps, beta1 of the networks,
+              beta2, eps, loss scale, beta1 of the table, weight decay of the networks
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def _finite(x):
 def budget(
     sums, programs, n_samples, tau, control, found, rate, low, high, SUMS: tl.constexpr, HARD: tl.constexpr
 ):  # fmt: skip
-    """After judging: tau, its running average, and how much is drawn. found [4]: loss, error, tau, budget."""
+    """Runs after `judge`: computes tau and its running average (HARD), and the number of samples to choose.
+
+    Writes control [2] and found [4]: loss, error, tau, number of samples to choose.
+    """
     p, k = tl.arange(0, SUMS), tl.arange(0, 8)
     each = tl.load(sums + p[:, None] * 8 + k[None, :], mask=(p < programs)[:, None], other=0.0)
     column = tl.sum(each, 0)
@@ -64,8 +67,12 @@ def conclude(
     grad, n, schedule, control, found, n_rays, n_marched, n_chosen, n_lost, step, updates,
     rates, table_rates, rows, ring, samples, fewest, most, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Before Adam: whether the step counts, its rates, the next ray count, and a row of `rows` [ring, 10] for the host:
-    loss, error, rays, marched, chosen, tau, budget, learning rate, whether it counts, rays lost for want of room."""
+    """Runs before Adam. The step is skipped if the loss or the sum of the layer gradients `grad` [n] is not finite.
+
+    Writes rates and table_rates [8], the number of rays of the next step, and row step % ring of rows [ring, 10], which
+    the host reads: loss, error, rays, marched samples, chosen samples, tau, budget, learning rate, 1 if the step is
+    applied, rays that did not fit into the buffers.
+    """
     total = 0.0
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""The rays of a step in Triton: pixels, colours, directions and what goes with them, from images on the device."""
+"""The rays of a step in Triton: draws pixels of images on the device, and computes their rays and target colours."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _C3_1, _C3_0 = tl.constexpr(inputs.C3_1), tl.constexpr(inputs.C3_0)
 
 @triton.jit
 def put_harmonics(out, x, y, z, live):
-    """out [n, 16] float16: `inputs.harmonics` of directions [n]."""
-    # A constant on the left of a product would stay a constant in the interpreter.
+    """out [n, 16] float16: `inputs.harmonics` of directions x, y, z [n]."""
+    # Constants are on the right of each product: on the left, the interpreter would not make a tensor of the product.
     xx, yy, zz = x * x, y * y, z * z
     tl.store(out, (x * 0 + _C0).to(tl.float16), mask=live)
     tl.store(out + 1, (y * -_C1).to(tl.float16), mask=live)
@@ -48,12 +48,15 @@ def draw(
     RANDOM: tl.constexpr, MASKED: tl.constexpr, OPENCV: tl.constexpr, FISHEYE: tl.constexpr, SCORED: tl.constexpr,
     WEIGHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Pixels as `pixels.PixelSampler` draws them, backgrounds as `pixels.draw_backgrounds` does.
+    """Draw the same pixels as `pixels.PixelSampler`, and the same backgrounds as `pixels.draw_backgrounds`.
 
-    pixels [P] int32: RGBA, straight alpha; masks [P] uint8; places [images, 3] int64: first pixel, height, width.
-    rig [19 and more, images]: pose (12), near, far, time, then the lens as `through_lens` wants it. background [3].
-    coverage to halvings: see `draw_by_score`, where SCORED. WEIGHED: rays have a weight for how likely their cell is.
-    -> rays [R, 8], harmonics [R, 16], wanted [R, 8], jitter [R].
+    pixels [P] int32: RGBA of all images, straight alpha. masks [P] uint8: 0 where a pixel is to be ignored.
+    places [images, 3] int64: first pixel, height, width. rig [19 or more, images]: pose (12), near, far, time, then the
+    lens as in `through_lens`. background [3]: used unless RANDOM. coverage to halvings: see `draw_by_score`; used if
+    SCORED. WEIGHED: rays get the weight of their cell, which compensates for its probability.
+
+    Writes rays [R, 8]: origin, direction, near, far; harmonics [R, 16]; wanted [R, 8]: colour, background, weight,
+    unused; and jitter [R] in 0..1.
     """
     n = tl.load(n_rays)
     if tl.program_id(0) * BLOCK >= n:
@@ -110,7 +113,7 @@ def draw(
 
 @triton.jit(do_not_specialize=["n"])
 def look(origins, directions, near, far, n, rays, harmonics, BLOCK: tl.constexpr):
-    """Rays that are given rather than drawn, in the layout of `draw`."""
+    """Write given rays (origins, directions [n, 3]; near, far [n]) to rays and harmonics in the layout of `draw`."""
     r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = r < n
     out = rays + r * 8

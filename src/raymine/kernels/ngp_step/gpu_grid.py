@@ -1,5 +1,7 @@
-"""Updates of the occupancy grid in Triton: which cells are visited, the opacity of one step at a random point of each,
-and what is occupied as a consequence. `samplers.OccupancySampler.update` is the definition.
+"""Updates of the occupancy grid in Triton. `samplers.OccupancySampler.update` is the definition.
+
+`list_cells` chooses cells, `visit` computes the opacity of one step at a random point of each, `put` stores the new
+values, `mark` decides which cells are occupied, and `fit` computes a box around the occupied cells.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ _CAP: tl.constexpr = tl.constexpr(CAP)
 
 @triton.jit(do_not_specialize=["level", "levels", "n", "half"])
 def list_cells(seed, step, level, levels, n_occupied, n, half, cells, wanted, BLOCK: tl.constexpr):
-    """cells [half]: every so manieth of n cells from a random start; wanted [half]: ranks, from 1, among the occupied
-    cells likewise, or one after the other where there are no more than `half`, then n_occupied + 1, which none has."""
+    """Choose cells of a level to visit.
+
+    cells [half]: every k-th cell with k = n / half, starting at a random offset. wanted [half]: ranks, from 1, of
+    occupied cells, chosen in the same way among the occupied cells. If there are at most `half` occupied cells, all of
+    them are chosen, and the rest of `wanted` is n_occupied + 1, the rank of no cell.
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < half
     draw = tl.load(step) * levels + level
@@ -43,10 +49,10 @@ def visit(
     HP: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, MIDDLE: tl.constexpr, UNBOUNDED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """out [n]: the larger of what cells [n] remember, values [RES^3] times decay [1], and the opacity of a step of
-    `length` at a random point of them. ALL: cell i at place i, and `out` may be `values`. A cell of RES^3 is none.
+    """out [n] = max(decay * value of the cell, opacity of a step of `length` at a random point of the cell).
 
-    box [6]: centre and 2 / side of the inner box; reach: 2^level.
+    cells [n]: indices of cells; RES^3 means no cell. values [RES^3]; decay [1]. ALL: the cells are 0 .. n - 1 and
+    `cells` is not read; `out` may then be `values`. box [6]: centre and 2 / side of the inner box. reach: 2^level.
     """
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = i < n
@@ -81,8 +87,11 @@ def visit(
 
 @triton.jit(do_not_specialize=["n", "total"])
 def put(cells, found, values, n, total, CLEAR: tl.constexpr, BLOCK: tl.constexpr):
-    """values [total] of cells [n] become the largest of what was found [n] there: first all are cleared, then found. No
-    value is below 0, and a cell may be listed more than once; a cell of `total` is none."""
+    """Set values [total] at cells [n] to the largest found [n] of each cell. found >= 0.
+
+    It takes two launches: the first one (CLEAR) sets the values to 0, the second takes the maximum. A cell may be
+    listed more than once. An index of `total` means no cell.
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cell = tl.load(cells + i, mask=i < n, other=total)
     if CLEAR:
@@ -93,10 +102,10 @@ def put(cells, found, values, n, total, CLEAR: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit(do_not_specialize=["cells"])
 def mark(values, mean, threshold, occupied, extent, cells, RES: tl.constexpr, FIT: tl.constexpr, BLOCK: tl.constexpr):
-    """occupied [levels, cells] uint8: 1 where a value is above the mean [levels] of its level or above the threshold.
+    """occupied [levels, cells] uint8: 1 where a value exceeds min(mean [levels] of its level, threshold).
 
-    FIT: extent [6] int32, which must hold RES three times and 0 three times, becomes the first cell along x, y and z
-    that is occupied, and the one behind the last.
+    FIT: extent [6] int32 becomes the range of the occupied cells: the first cell along x, y and z, then the last cell
+    plus one. It must hold (RES, RES, RES, 0, 0, 0) before.
     """
     level = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -117,8 +126,10 @@ def mark(values, mean, threshold, occupied, extent, cells, RES: tl.constexpr, FI
 
 @triton.jit
 def fit(extent, low, side, box, RES: tl.constexpr):
-    """box [6], low and high corner, from the extent of what `mark` found, which is made ready for the next time. low,
-    side [3]: of the grid, and of a cell. Where nothing is occupied, low is above high."""
+    """box [6]: low and high corner of the occupied cells, from the `extent` of `mark`. Resets `extent`.
+
+    low [3]: low corner of the grid. side [3]: size of a cell. If no cell is occupied, box has low above high.
+    """
     k = tl.arange(0, 8)
     live = k < 6
     cells = tl.load(extent + k, mask=live, other=0)

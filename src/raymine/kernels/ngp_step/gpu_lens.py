@@ -1,4 +1,4 @@
-"""From pixels to directions in the camera frame in Triton: lenses undone as `raymine.cameras.lens` defines it."""
+"""Directions of pixels in the camera frame in Triton. `raymine.cameras.lens` defines how distortion is removed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _PI: tl.constexpr = tl.constexpr(3.141592653589793)
 
 @triton.jit
 def _bounded(step):
+    """A Newton step, clamped to -0.5..0.5."""
     return tl.minimum(tl.maximum(step, -0.5), 0.5)
 
 
 @triton.jit
 def _undistort_opencv(xd, yd, k1, k2, p1, p2, k3, steps):
-    """Newton's method in two dimensions."""
+    """Undistorted x, y of distorted xd, yd, by `steps` steps of Newton's method in two dimensions."""
     x, y = xd, yd
     for _ in range(0, steps):
         xx, yy = x * x, y * y
@@ -34,7 +35,7 @@ def _undistort_opencv(xd, yd, k1, k2, p1, p2, k3, steps):
 
 @triton.jit
 def _undistort_fisheye(distance, k1, k2, k3, k4, steps):
-    """The angle to the axis, kept within 0..pi."""
+    """The angle to the optical axis, in 0..pi, of a distorted radius, by `steps` steps of Newton's method."""
     theta = tl.minimum(distance, _PI)
     for _ in range(0, steps):
         t2 = theta * theta
@@ -51,8 +52,8 @@ def through_lens(
 ):  # fmt: skip
     """Unit directions (right, up, backward) through pixel coordinates x, y.
 
-    column: pointers to 1 / fx of each ray's camera in a table [values, images]; below it lie 1 / fy, cx, cy, then where
-    OPENCV k1 k2 p1 p2 k3, then where FISHEYE 1 or 0 and k1 k2 k3 k4.
+    column: pointers to 1 / fx of the camera of each ray in a table [values, images]. The next rows are 1 / fy, cx, cy;
+    if OPENCV, k1 k2 p1 p2 k3; if FISHEYE, whether the camera is a fisheye (1 or 0) and its k1 k2 k3 k4.
     """
     u = (x - tl.load(column + 2 * images, mask=live, other=0.0)) * tl.load(column, mask=live, other=0.0)
     v = (y - tl.load(column + 3 * images, mask=live, other=0.0)) * tl.load(column + images, mask=live, other=0.0)
@@ -69,7 +70,7 @@ def through_lens(
     right, up, back = u * shrink, -v * shrink, -shrink
     if FISHEYE:
         is_fisheye = tl.load(at, mask=live, other=0.0) > 0
-        # A pinhole point far off the axis is no fisheye angle; zero keeps its unused branch finite.
+        # For cameras that are not fisheyes the result is unused, and distance 0 keeps it finite.
         distance = tl.where(is_fisheye, tl.sqrt(u * u + v * v), 0.0)
         theta = _undistort_fisheye(
             distance,

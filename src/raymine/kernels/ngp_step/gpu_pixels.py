@@ -1,4 +1,4 @@
-"""Which pixels the rays of a step go through, in Triton: evenly, or part of them by the score of their cells."""
+"""Pixels of the rays of a step, in Triton: drawn uniformly, or in part by the score of image cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TO_UNIT: tl.constexpr = tl.constexpr(2.0**-32)
 
 @triton.jit
 def draw_evenly(s0, s1, now, r, n, images, places, live):
-    """image, y, x of rays r of n, as `pixels.draw_uniform` draws them."""
+    """image, y, x of rays r out of n rays: the same draws as `pixels.draw_uniform`."""
     image = below(word(s0, s1, now, _PIXEL, r), images)
     height = tl.load(places + image * 3 + 1, mask=live, other=1).to(tl.int32)
     width = tl.load(places + image * 3 + 2, mask=live, other=1).to(tl.int32)
@@ -29,11 +29,13 @@ def draw_by_score(
     s0, s1, now, r, n, images, places, live, coverage, running, boxes, weights, firsts, side, cells, halvings,
     WEIGHED: tl.constexpr,
 ):  # fmt: skip
-    """image, y, x and weight of rays r of n, as `pixels.PixelSampler` draws them: first evenly, then by cell.
+    """image, y, x and weight of rays r out of n rays: the same draws as `pixels.PixelSampler`.
 
-    coverage [1] float64; running [cells + 1] float64, from 0 to 1; boxes [cells, 5] int32: image, top, left, height,
-    width; weights [cells] float32; firsts [images, 2] int32: first cell and cells side by side of an image; `side` of a
-    cell in pixels; halvings: how often a search over `cells` must halve.
+    The first rays are drawn uniformly, the others by cell. coverage [1] float64: fraction of rays that are drawn
+    uniformly. running [cells + 1] float64: CDF of the cells, from 0 to 1. boxes [cells, 5] int32: image, top, left,
+    height, width. weights [cells] float32: weights of rays by cell, used if WEIGHED. firsts [images, 2] int32: first
+    cell of an image and its cells per row. side: side of a cell in pixels. halvings: steps of a binary search in
+    `cells`.
     """
     wanted = tl.load(coverage) * n
     least = wanted.to(tl.int32)

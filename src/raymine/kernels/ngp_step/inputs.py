@@ -1,4 +1,4 @@
-"""What the networks of a hash-grid field are fed: positions in the unit cube and encoded directions, in plain torch.
+"""Inputs of the networks of a hash-grid field: positions in the unit cube and encoded directions, in plain torch.
 
 Directions are encoded by the real spherical harmonics of degrees 0 to 3 (16 functions), orthonormal over the sphere;
 the order inside a degree is m = -degree .. degree.
@@ -28,7 +28,7 @@ WIDTH = DEGREE**2
 
 
 class Box(NamedTuple):
-    """The inner box in world units, low and high [3], and whether all of space around it is squashed into the cube."""
+    """low, high [3]: the inner box in world units. unbounded: whether space outside it is contracted into the cube."""
 
     low: Tensor
     high: Tensor
@@ -36,7 +36,11 @@ class Box(NamedTuple):
 
 
 def to_unit_cube(positions: Tensor, box: Box) -> Tensor:
-    """[n, 3] world -> [n, 3] in 0..1. Bounded: the box fills the cube. Unbounded: it fills half of each side."""
+    """World positions [n, 3] -> [n, 3] in the unit cube. Differentiable.
+
+    Bounded: the box becomes 0..1, and points outside it leave the cube. Unbounded: the box becomes 0.25..0.75, and all
+    of space becomes 0..1.
+    """
     low, high, unbounded = box
     if not unbounded:
         return (positions - low) / (high - low)

@@ -1,7 +1,7 @@
-"""Parts of the fused CPU kernels: a chunk of samples through the encoding and a layer.
+"""Parts of the fused CPU kernels: encoding and layers for a chunk of samples.
 
-Sizes are constants where these are called, and padded to multiples of 8, so that the compiler unrolls and vectorises
-the inner loops for them: a 32 x 32 layer takes 35 ns a sample on one core, against 79 ns with sizes it does not know.
+Callers pass sizes as compile-time constants, padded to multiples of 8, so that the compiler unrolls and vectorises the
+inner loops: a 32 x 32 layer takes 35 ns a sample on one core, against 79 ns with sizes it does not know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALF_C2, _HALF_C3_2 = np.float32(0.5 * inputs.C2), np.float32(0.5 * inputs.C3_2
 
 @device_function
 def place(x, y, z, low, high, unbounded):
-    """A world position in the unit cube, clamped to it (`inputs.to_unit_cube`)."""
+    """`inputs.to_unit_cube` of one world position, clamped to 0..1."""
     zero, one, half = np.float32(0.0), np.float32(1.0), np.float32(0.5)
     if not unbounded:
         a, b, c = (
@@ -64,7 +64,7 @@ def encode_direction(x, y, z, out):
 
 @kernel
 def network_inputs(positions, directions, low, high, unbounded, cube, encoded):
-    """cube [n, 3] and encoded [n, 16] of positions and directions [n, 3]."""
+    """Fills cube [n, 3], unit-cube positions, and encoded [n, 16], harmonics, from positions and directions [n, 3]."""
     for i in numba.prange(positions.shape[0]):
         cube[i, 0], cube[i, 1], cube[i, 2] = place(
             positions[i, 0], positions[i, 1], positions[i, 2], low, high, unbounded
@@ -76,7 +76,7 @@ def network_inputs(positions, directions, low, high, unbounded, cube, encoded):
 def encode_chunk(
     points, n, table, scales, resolutions, entries, offsets, dense, enc, features, n_levels
 ):  # fmt: skip
-    """enc[:n] = encoding of points[:n] in the unit cube."""
+    """enc[:n] = encodings of points[:n] [n, 3] in the unit cube."""
     for level in range(n_levels):
         scale, res, size = scales[level], resolutions[level], entries[level]
         part = table[offsets[level] : offsets[level] + size]
@@ -93,9 +93,9 @@ def encode_chunk(
 
 @inlined_function
 def dense_layer(x, n, weight, out, inputs, outputs, relu):
-    """out[:n] = x[:n] @ weight, then perhaps max(0, .); `inputs` is a multiple of 8.
+    """out[:n] = x[:n] @ weight, followed by a ReLU if `relu`. `inputs` must be a multiple of 8.
 
-    The last three are constants where this is called, so the compiler unrolls and vectorises for them.
+    Callers pass the last three arguments as constants, so that the compiler unrolls and vectorises the loops.
     """
     for i in range(n):
         for j in range(outputs):
@@ -109,12 +109,12 @@ def dense_layer(x, n, weight, out, inputs, outputs, relu):
                 out[i, j] += value + g * weight[k + 6, j] + h * weight[k + 7, j]
         if relu:
             for j in range(outputs):
-                # NaN passes, as it does in torch.
+                # NaN stays NaN, as in torch.
                 out[i, j] = np.float32(0.0) if out[i, j] < 0 else out[i, j]
 
 
 def padded(weight: Tensor) -> np.ndarray:
-    """Rows and columns of zeros up to multiples of 8."""
+    """[inputs, outputs] -> float32 array, padded with zeros so that both sides are multiples of 8."""
     values = array(weight)
     inputs, outputs = ((side + 7) // 8 * 8 for side in values.shape)
     if (inputs, outputs) == values.shape:

@@ -1,4 +1,7 @@
-"""The hash-grid field along rays in one go: checks and dispatch (definition in `reference`). Not differentiable."""
+"""The hash-grid field along rays, fused into one op: checks and dispatch (definition in `reference`).
+
+Not differentiable; `train` computes the gradients of the parameters explicitly.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from raymine.kernels.packed import Samples
 
 
 class Network(NamedTuple):
-    """A hash-grid field: table [entries, F], weights [inputs, outputs] of layers without bias, and where it lies.
+    """A hash-grid field: table [entries, F], weights [inputs, outputs] of layers without bias, and its box.
 
-    density: two layers, the last with the density pre-activation in column 0. colour: one or more; the first takes the
-    columns of `density` followed by the encoded direction, the last gives 3.
+    density: two layers; column 0 of the output is the density pre-activation. colour: one or more layers. The first
+    takes the output of `density` followed by the encoded direction; the last has 3 outputs.
     """
 
     table: Tensor
@@ -36,7 +39,7 @@ class Network(NamedTuple):
 class Inferred(NamedTuple):
     """Pre-activations: colour [B, 3], density [B].
 
-    features [B, L * F] is the encoding for a second pass, unset where density is HIDDEN; [0, L * F] if not to be kept.
+    features [B, L * F]: the encodings, for `train`; uninitialised where density is HIDDEN. [0, L * F] if keep=False.
     """
 
     colour: Tensor
@@ -55,11 +58,13 @@ def infer(
     colour: bool = True,
     keep: bool = False,
 ) -> Inferred:
-    """Ask the field at the midpoint of every sample of every ray, front to back, no further than the ray is open.
+    """Evaluate the field at the midpoints of samples, front to back, until the ray's transmittance falls below `stop`.
 
-    origins, directions: [R, 3], directions of unit length.
-    stop, faint: as in `composite.visible`; a sample that is not visible has density HIDDEN, whose activation is 0, and
-    colour 0. colour: False leaves every colour at 0. keep: whether the features are kept.
+    origins, directions: [R, 3] in world units; directions of unit length.
+    stop, faint: as in `composite.visible`. An invisible sample gets density HIDDEN, whose activation is 0, and colour
+        0.
+    colour: if False, all colours are 0. keep: whether to return the features.
+    Returns pre-activations. Not differentiable.
     """
     n, rays = len(samples), samples.n_rays
     for name, value, shape in (
@@ -81,7 +86,11 @@ def infer(
 
 
 class Gradients(NamedTuple):
-    """rows [m] int64, values [m, F]: gradient of the touched table entries; layers: of density, then colour layers."""
+    """Gradients of a `Network`.
+
+    rows [m] int64, values [m, F]: rows of the table that some sample uses, and their gradients. layers: gradients of
+    the density layers, then of the colour layers.
+    """
 
     rows: Tensor
     values: Tensor
@@ -96,11 +105,12 @@ def train(
     density_grad: Tensor,
     known: Tensor | None = None,
 ) -> Gradients:
-    """Gradients of the parameters from those of the outputs, forward and backward in one go.
+    """Gradients of the parameters from the gradients of the outputs. It runs the forward and the backward.
 
-    positions, directions: [b, 3] in world units. colour_grad: [b, 3] and density_grad: [b], of the pre-activations.
-    known: the features [b, L * F] of these samples from the first pass, if they were kept. A row may be listed although
-    its gradient is 0.
+    positions, directions: [b, 3]; positions in world units, directions of unit length.
+    colour_grad [b, 3], density_grad [b]: gradients of the loss with respect to the pre-activations.
+    known: the features [b, L * F] of these samples, if `infer` has kept them.
+    A row of the table may be listed although its gradient is 0. Not differentiable.
     """
     n = positions.shape[0]
     for name, value, shape in (

@@ -1,9 +1,9 @@
 """The hash-grid field along rays in plain torch: the definition.
 
-    e = encode(x)    g = relu(e W1) W2    density' = g_0    colour' = relu(relu([g, h] V1) V2) ...  (h: direction)
+    e = encode(x)    g = relu(e W1) W2    density' = g_0    colour' = relu(relu([g, h] V1) V2) ...
 
-A sample is visible while the transmittance before it is at least `stop` and its own opacity is not below `faint`; the
-density of the others becomes HIDDEN and their colour 0.
+h is the encoded direction; primes mark pre-activations. A sample is visible if the transmittance before it is at least
+`stop` and its own opacity is at least `faint`. Other samples get density HIDDEN and colour 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def infer(
     with_colour: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """-> colour [B, 3], density [B], features [B, L * F]."""
+    """-> colour [B, 3], density [B] (pre-activations), features [B, L * F] if `keep`, else [0, L * F]."""
     ray_id = samples.ray_id
     middle = (samples.t_start + samples.t_end) * 0.5
     positions = origins[ray_id] + directions[ray_id] * middle[:, None]
@@ -41,7 +41,7 @@ def infer(
     geometry, outputs = forward(features, density, colour, harmonics(directions)[ray_id])
     length = samples.t_end - samples.t_start
     active = torch.exp((geometry[:, 0] - 1).clamp_max(CAP))
-    # Written so that NaN counts as visible: whoever looks for it must find it.
+    # Comparisons with NaN are False, so NaN counts as visible and reaches the loss, where it is detected.
     hidden = (transmittance(active, length, ray_id, samples.first) < stop) | (-torch.expm1(-active * length) < faint)
     raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
     kept = features if keep else features[:0]
@@ -51,7 +51,7 @@ def infer(
 def forward(
     features: Tensor, density: tuple[Tensor, ...], colour: tuple[Tensor, ...], encoded: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Encodings [n, L * F] and directions [n, S] -> g [n, geometry], colour' [n, 3]. Differentiable by autograd."""
+    """Encodings [n, L * F], encoded directions [n, S] -> g [n, geometry], colour' [n, 3]. Differentiable."""
     geometry = (features @ density[0]).relu() @ density[1]
     hidden = torch.cat((geometry, encoded), 1)
     for weight in colour[:-1]:
@@ -70,7 +70,7 @@ def train(
     colour_grad: Tensor,
     density_grad: Tensor,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Rows [m] with a gradient and their gradients [m, F], and the gradient of every layer, by autograd."""
+    """Rows [m] of the table with a gradient, their gradients [m, F], and the gradient of every layer, by autograd."""
     leaves = [part.detach().requires_grad_() for part in (table, *density, *colour)]
     with torch.enable_grad():
         features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), leaves[0], spec)

@@ -1,1 +1,1 @@
-"""Counter-based random numbers: a draw is a function of (seed, step, stream, index)."""
+"""Counter-based random numbers: each number is a function of (seed, step, stream, index)."""

@@ -12,7 +12,7 @@ from raymine.kernels._numba import device_function, kernel, tasks
 
 @device_function
 def block(c0, c1, c2, c3, k0, k1):
-    """One block of four 32-bit words; every argument is uint64 holding 32 bits."""
+    """One block of four random 32-bit words. Every argument is a uint64 that holds 32 bits."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     for _ in range(10):
@@ -26,7 +26,7 @@ def block(c0, c1, c2, c3, k0, k1):
 
 @kernel
 def _fill(seed, step, stream, begin, out, n_tasks):
-    """out: the words from the first one of block `begin` on."""
+    """out [n] int64: the words from the first word of block `begin` on."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     n = out.shape[0]

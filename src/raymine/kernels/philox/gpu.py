@@ -1,4 +1,4 @@
-"""Philox in Triton: a number of a stream is computed where it is needed, and none is ever stored."""
+"""Philox in Triton. Kernels compute random numbers where they need them, so that none are stored in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def word(seed_low, seed_high, step, stream, index):
 
 @triton.jit
 def word_of_block(seed_low, seed_high, step, stream, low, high, turn):
-    """Word `turn` (0 .. 3) of the block whose number has these halves; all three are tensors of uint32."""
-    # Adding to an unsigned zero keeps the bits of signed arguments and makes tensors of numbers.
+    """Word `turn` (0 .. 3) of block number low + 2^32 high; all three are uint32 tensors."""
+    # Adding to an unsigned zero keeps the bits of signed arguments, and turns scalars into tensors.
     c0, c3 = low, high
     c1 = low * 0 + stream
     c2 = low * 0 + step
@@ -35,7 +35,7 @@ def word_of_block(seed_low, seed_high, step, stream, low, high, turn):
 
 @triton.jit
 def uniform(seed_low, seed_high, step, stream, index):
-    """The same as a float32 in [0, 1) with 24 bits."""
+    """The high 24 bits of `word` as a float32 in [0, 1)."""
     return (word(seed_low, seed_high, step, stream, index) >> 8).to(tl.float32) * 5.9604644775390625e-8
 
 
@@ -47,7 +47,7 @@ def below(word, high):
 
 @triton.jit(do_not_specialize=["seed_low", "seed_high", "step", "stream", "begin_low", "begin_high", "skip", "n"])
 def _words(out, seed_low, seed_high, step, stream, begin_low, begin_high, skip, n, BLOCK: tl.constexpr):
-    """out [n] int64: the words from word `skip` of a block on."""
+    """out [n] int64: the words from word `skip` of the block begin_low + 2^32 begin_high on."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at = (i + skip).to(tl.uint32)
     begin = at * 0 + begin_low
@@ -69,10 +69,10 @@ def words(seed: int, step: int, stream: int, n: int, device: torch.device, first
 
 
 def halves(number: int) -> tuple[int, int]:
-    """A number of 64 bits as two, low and high, that fit an int32 argument with the same bits."""
+    """The low and the high 32 bits of a 64-bit number, each as the int32 with the same bits."""
     return signed(number & 0xFFFFFFFF), signed((number >> 32) & 0xFFFFFFFF)
 
 
 def signed(value: int) -> int:
-    """A 32-bit word as the int32 of the same bits."""
+    """A 32-bit word in 0 .. 2^32 - 1 as the int32 with the same bits."""
     return value - (1 << 32) if value >= 1 << 31 else value

@@ -1,8 +1,8 @@
-"""Random draws without state: the same (seed, step, stream, index) gives the same number on every device.
+"""Random numbers without state: the same (seed, step, stream, index) gives the same number on every device.
 
-A stream is a purpose (which pixel, which jitter, which background); streams never share numbers, so adding one leaves
-the others as they were. There is no generator to save: a resumed run draws what the unbroken run would have drawn.
-Ranks of a distributed run draw disjoint parts of one stream: the draws with `first`=f are those from index f on.
+A stream has one purpose (pixels, jitter, background, ...). Streams share no numbers, so a new stream does not change
+the others. There is no generator state to save: a resumed run draws the same numbers as an uninterrupted one. Ranks of
+a distributed run can draw disjoint parts of one stream: `first` is the index of the first number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raymine.kernels.philox import reference
 
 
 class Stream(IntEnum):
-    """What a draw is for. Numbers are part of the checkpoint format: never reuse one."""
+    """The purpose of a random number. The values are part of the checkpoint format: never reuse one."""
 
     PIXEL = 0
     BACKGROUND = 1
@@ -33,7 +33,7 @@ class Stream(IntEnum):
 
 
 def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu", *, first: int = 0) -> Tensor:
-    """n random 32-bit words as int64 [n] in 0 .. 2^32 - 1: those with the indices first .. first + n - 1."""
+    """[n] int64 in 0 .. 2^32 - 1: the random 32-bit words with indices first .. first + n - 1."""
     if n < 0 or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
         raise ConfigError(f"`n` must be >= 0, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}.")
     if not 0 <= first <= 2**62:
@@ -55,9 +55,9 @@ def words(seed: int, step: int, stream: int, n: int, device: torch.device | str 
 def uniform(
     seed: int, step: int, stream: int, shape: tuple[int, ...], device: torch.device | str = "cpu", *, first: int = 0
 ) -> Tensor:
-    """float32 of `shape`, uniform in [0, 1) with 24 bits: a float never rounds up to 1.
+    """float32 of `shape`, uniform in [0, 1). Numbers have 24 random bits, so that none rounds up to 1.
 
-    first: index of the first number; the last dimension runs fastest.
+    first: index of the first number; indices run fastest along the last dimension.
     """
     n = 1
     for side in shape:
@@ -68,7 +68,7 @@ def uniform(
 def integers(
     seed: int, step: int, stream: int, n: int, high: int, device: torch.device | str = "cpu", *, first: int = 0
 ) -> Tensor:
-    """[n] int64, uniform in 0 .. high - 1 (high <= 2^31), by the high half of word * high.
+    """[n] int64, uniform in 0 .. high - 1, with high <= 2^31. A number is word * high >> 32.
 
     first: index of the first number.
     """

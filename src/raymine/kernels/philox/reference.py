@@ -1,7 +1,7 @@
 """Philox 4x32 with ten rounds (Salmon et al., 2011) in torch integer arithmetic: the definition.
 
-Symbols: key (k0, k1) is the seed; counter (c0, c1, c2, c3) = (block low, stream, step, block high); word i % 4 of block
-i // 4 is the draw with index i. Products of two 32-bit words wrap in int64, which keeps both halves intact.
+The key (k0, k1) is the seed. The counter (c0, c1, c2, c3) is (block low, stream, step, block high). The number with
+index i is word i % 4 of block i // 4. Products of two 32-bit words may overflow int64, but their 64 bits stay correct.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MASK = 0xFFFFFFFF
 
 
 def rounds(counter: Tensor, key: tuple[int, int]) -> Tensor:
-    """[n, 4] counters (int64 holding 32-bit words) -> [n, 4] random words."""
+    """Counters [n, 4] -> random words [n, 4]; both are 32-bit words in int64."""
     c0, c1, c2, c3 = counter.unbind(-1)
     k0, k1 = key
     for _ in range(10):
@@ -31,7 +31,7 @@ def rounds(counter: Tensor, key: tuple[int, int]) -> Tensor:
 
 
 def words(seed: int, step: int, stream: int, n: int, device: torch.device, first: int = 0) -> Tensor:
-    """[n] int64 holding 32-bit words, for indices first .. first + n - 1."""
+    """[n] int64: the random 32-bit words with indices first .. first + n - 1."""
     begin, skip = divmod(first, 4)
     block = torch.arange(begin, begin + (skip + n + 3) // 4, device=device, dtype=torch.int64)
     counter = torch.stack(

@@ -1,4 +1,4 @@
-"""Running sums and products with Numba: tasks are ranges of rays, a ray is walked in order, totals are float64."""
+"""Running sums and products with Numba: tasks are ranges of rays, and totals are float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _scan(values, first, count, product, exclusive, reverse, out, n_tasks):
                 total = np.float64(1.0 if product else 0.0)
                 for k in range(count[r]):
                     i = begin + k * step
-                    # The value is kept before it changes: what is exclusive is never a difference or a quotient.
+                    # An exclusive scan stores the total before this sample, so nothing is subtracted or divided.
                     before = total
                     total = total * values[i, c] if product else total + values[i, c]
                     out[i, c] = before if exclusive else total
@@ -30,7 +30,10 @@ def _scan(values, first, count, product, exclusive, reverse, out, n_tasks):
 
 @kernel
 def _product_gradient(values, before, grad, first, count, exclusive, out, n_tasks):
-    """From the far end, rest_i = g_i + x_{i+1} rest_{i+1}, or with g_{i+1} where exclusive (see `op`)."""
+    """Gradient of a running product, back to front: rest_i = g_i + x_{i+1} rest_{i+1} (see `op.running_product`).
+
+    If exclusive, g_{i+1} replaces g_i.
+    """
     n, channels = first.shape[0], values.shape[1]
     for task in numba.prange(n_tasks):
         for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
@@ -57,7 +60,10 @@ def scan(
 def product_gradient(
     values: Tensor, before: Tensor, grad: Tensor, first: Tensor, count: Tensor, exclusive: bool
 ) -> Tensor:
-    """[B, C] gradient of the values of a running product; before [B, C] is the exclusive product."""
+    """[B, C]: gradient of a running product with respect to values [B, C].
+
+    before [B, C]: the exclusive product. grad [B, C]: gradient of the result.
+    """
     out = np.zeros(tuple(values.shape), array(values).dtype)
     rows = (array(part) for part in (values, before, grad, first, count))
     _product_gradient(*rows, exclusive, out, tasks(first.shape[0], 64))

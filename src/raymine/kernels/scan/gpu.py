@@ -1,7 +1,7 @@
-"""Running sums and products in Triton: a program takes one channel of one ray after another, a chunk at a time.
+"""Running sums and products in Triton: a program processes one channel of a ray after another, in chunks of samples.
 
-Chunks are read in the order of the scan, so that one kernel goes both ways. An exclusive scan is an inclusive one of
-the values one place earlier: nothing is subtracted, and infinity in front of a sample stays infinity.
+Samples are read in the order of the scan, so one kernel handles both directions. An exclusive scan is an inclusive scan
+of the values shifted by one place. So nothing is subtracted, and an infinite value stays infinite behind its sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ CHUNK = 32
 
 @triton.jit
 def _bounds(first, count, r, samples):
-    """Where ray r begins and ends, within the B samples whatever the caller says: a check would wait for the device."""
+    """First sample of ray r and the one after its last, clamped to 0 .. B.
+
+    The clamp prevents access outside the samples; a check on the host would have to wait for the device.
+    """
     begin = tl.load(first + r)
     end = begin + tl.load(count + r)
     return tl.maximum(begin, 0), tl.minimum(end, samples)
@@ -26,7 +29,7 @@ def _bounds(first, count, r, samples):
 
 @triton.jit
 def _then(scale, offset, next_scale, next_offset):
-    """x -> scale x + offset, followed by x -> next_scale x + next_offset."""
+    """Composition of two linear maps: x -> scale x + offset, then x -> next_scale x + next_offset."""
     return scale * next_scale, offset * next_scale + next_offset
 
 
@@ -61,7 +64,10 @@ def _scan(
 def _product_gradient(
     values, before, grad, first, count, n, samples, channels, out, EXCLUSIVE: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """From the far end, rest_i = g_i + x_{i+1} rest_{i+1}, or with g_{i+1} where exclusive: a scan of linear maps."""
+    """Gradient of a running product, back to front: rest_i = g_i + x_{i+1} rest_{i+1} (see `op.running_product`).
+
+    If EXCLUSIVE, g_{i+1} replaces g_i. The recurrence is computed as a scan of linear maps.
+    """
     kind: tl.constexpr = values.dtype.element_ty
     lane = tl.arange(0, CHUNK)
     for task in range(tl.program_id(0), n * channels, tl.num_programs(0)):
@@ -78,7 +84,7 @@ def _product_gradient(
                 g = tl.load(grad + at + channels, mask=followed, other=0.0)
             else:
                 g = tl.load(grad + at, mask=live, other=0.0)
-            # What lies behind the chunk enters with its first sample.
+            # The first sample of a chunk takes the result of the chunk behind it.
             g += tl.where(lane == 0, factor * behind, 0.0)
             _, rest = tl.associative_scan((factor, g), 0, _then)
             tl.store(out + at, tl.load(before + at, mask=live, other=0.0) * rest, mask=live)

@@ -18,24 +18,26 @@ _HALVES = (torch.float16, torch.bfloat16)
 def running_sum(
     values: Tensor, first: Tensor, count: Tensor, *, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Sums of values [B] or [B, C] along each ray up to each sample, or up to the one before it.
+    """Running sums of values [B] or [B, C] along each ray, in the shape and type of `values`.
 
-    first, count [R] integers: ray r owns the samples first[r] .. first[r] + count[r] - 1, and no sample has two rays.
-    A sample without a ray gets NaN. reverse: from the far end of each ray. float16 and bfloat16 are summed in float32.
-    Differentiable in `values`, any number of times: the gradient is the same sum of the gradients, the other way round.
+    first, count [R] integers: ray r has the samples first[r] .. first[r] + count[r] - 1. No sample may have two rays;
+    a sample without a ray gets NaN. exclusive: leave out the sample itself, so that the first of a ray gets 0.
+    reverse: sum from the far end of each ray. float16 and bfloat16 are summed in float32.
+    Differentiable in `values`, any number of times. The gradient is the same running sum in the other direction.
     """
     return _run(values, first, count, False, exclusive, reverse)
 
 
 def running_product(values: Tensor, first: Tensor, count: Tensor, *, exclusive: bool = False) -> Tensor:
-    """Products of values [B] or [B, C] along each ray; arguments as for `running_sum`.
+    """Running products of values [B] or [B, C] along each ray; arguments as for `running_sum`.
 
-    Differentiable in `values`, also where a factor is 0, for nothing is divided. With g the gradient of the result,
+    exclusive: leave out the sample itself, so that the first of a ray gets 1. Differentiable in `values`, also where a
+    factor is 0, because nothing is divided. With g the gradient of the result,
 
         dLoss/dx_i = (x_1 ... x_{i-1}) rest_i,    rest_i = g_i + x_{i+1} rest_{i+1}            inclusive
                                                   rest_i = g_{i+1} + x_{i+1} rest_{i+1}        exclusive
 
-    A gradient of this gradient goes through the reference.
+    The reference computes higher derivatives.
     """
     return _run(values, first, count, True, exclusive, False)
 
@@ -57,7 +59,7 @@ def _run(values: Tensor, first: Tensor, count: Tensor, product: bool, exclusive:
     first, count = first.long(), count.long()
     backend = dispatch.choose("scan", values.device)
     if backend != "gpu":
-        # Both wait for nothing here; the Triton kernels stay inside the samples by themselves.
+        # The Triton kernels clamp ranges to the samples instead: on CUDA, this check would wait for the device.
         _check_range(len(values), first, count)
     wide = values.float() if values.dtype in _HALVES else values
     rows = wide[:, None] if values.ndim == 1 else wide
@@ -80,7 +82,7 @@ def _check_range(samples: int, first: Tensor, count: Tensor) -> None:
 
 
 def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend; importing one takes what it is made with."""
+    """The module of a backend. It is imported here because the import needs Numba or Triton."""
     if backend == "gpu":
         from raymine.kernels.scan import gpu
 
@@ -115,11 +117,11 @@ class _Scan(torch.autograd.Function):
         first, count, *kept = ctx.saved_tensors
         nothing = (None,) * 7
         if not product:
-            # A sample without a ray has no part in anything, so its gradient is 0.
+            # A sample without a ray contributes to no sum, so its gradient is 0.
             return _Scan.apply(grads[0], first, count, False, exclusive, not reverse, 0.0, backend), *nothing
         values, before = kept
         if torch.is_grad_enabled():
-            # Somebody wants the gradient of this gradient, which the definition has.
+            # The caller wants to differentiate this gradient, which only the reference supports.
             out = reference.scan(values, first, count, True, exclusive, False, torch.nan)
             return torch.autograd.grad(out, values, grads[0], create_graph=True)[0], *nothing
         kernels = _kernels(backend)

@@ -1,4 +1,4 @@
-"""Compaction with Numba: count per task, then fill each task's own part."""
+"""Compaction with Numba: each task counts its kept samples, then writes them to its own range of the result."""
 
 from __future__ import annotations
 

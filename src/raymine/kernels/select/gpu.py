@@ -1,6 +1,7 @@
-"""Choosing samples in Triton. Which a Poisson draw takes is computed twice, to count them and to write them in order.
+"""Choosing samples in Triton.
 
-Draws that need all samples at once, by a running sum or by a sort, get here what they add up or sort by (`keys`).
+`select` is Poisson sampling. It runs twice: once to count the samples that are taken, once to write them in order. The
+other sampling schemes need all samples at once, for a running sum or a sort; `keys` computes what they sum or sort.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ def select(
     WRITE: tl.constexpr, STREAM: tl.constexpr, HARD: tl.constexpr, UNBIASED: tl.constexpr, EVERY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Poisson draws: a sample is taken with chance min(1, control[0] * size), control[0] being b / sum of sizes.
+    """Poisson sampling: take each sample with probability min(1, control[0] * size); control[0] is b / sum of sizes.
 
-    HARD: False takes all of positive size; EVERY: takes every sample. UNBIASED: weight 1 / chance, else 1.
-    WRITE: False counts into counts [blocks], as far as there are samples; True adds up those of the blocks before each,
-    and writes index, weight [b] and chosen [1], which is b.
+    HARD=False takes every sample of positive size instead, and EVERY takes all samples. UNBIASED: the weight of a
+    sample is 1 / probability, otherwise 1. WRITE=False counts the taken samples of each block into counts [blocks].
+    WRITE=True adds up the counts of the blocks before each, and writes index, weight [b] and chosen [1] = b.
     """
     n = tl.load(n_samples)
     block = tl.program_id(0)
@@ -64,8 +65,10 @@ def keys(
     size, n_samples, control, wanted, seed, step, out,
     STREAM: tl.constexpr, RACE: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out [capacity] float64, symbols as in `mining.draw`; wanted [1]: b. RACE: keys of the race, LARGEST: -p, infinite
-    where nothing can be taken; else the chance of each sample, with the draw's one number added to the first.
+    """out [capacity] float64; symbols as in `mining.draw`. wanted [1]: b.
+
+    RACE: the keys of the race (`multinomial`). LARGEST: -p (`topk`). Both are infinite where p is 0. Otherwise
+    (`systematic`): min(1, b p) of each sample, plus the random offset of the draw for sample 0.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < tl.load(n_samples)
@@ -81,7 +84,7 @@ def keys(
 
 @triton.jit(do_not_specialize=["n"])
 def _put(keep, running, index, n, BLOCK: tl.constexpr):
-    """index [b]: the places where keep [n] is set; running [n]: how many are set up to each."""
+    """index [b]: the positions where keep [n] is not 0. running [n]: the inclusive running sum of `keep`."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = (i < n) & (tl.load(keep + i, mask=i < n, other=0) != 0)
     tl.store(index + tl.load(running + i, mask=kept, other=1) - 1, i.to(tl.int64), mask=kept)

@@ -1,4 +1,4 @@
-"""Compaction of packed samples: which rows survive, and how many of each ray. Not differentiable."""
+"""Compaction of packed samples: checks and dispatch. Not differentiable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raymine.kernels.select import reference
 
 
 class Compacted(NamedTuple):
-    """index [b] int64 ascending; first, count [R] int64 of the surviving samples."""
+    """Kept samples: index [b] int64 of the kept samples, ascending; first, count [R] int64: their layout."""
 
     index: Tensor  # type: ignore[assignment]  # shadows a method of tuple
     first: Tensor
@@ -21,10 +21,10 @@ class Compacted(NamedTuple):
 
 
 def compact(keep: Tensor, count: Tensor) -> Compacted:
-    """Keep the samples where `keep` [B] is true; `count` [R] is how many samples each ray has now (they sum to B)."""
+    """Keep the samples where `keep` [B] bool is True. count [R] int64: samples of each ray before; they sum to B."""
     if keep.dtype != torch.bool or keep.ndim != 1:
         raise ConfigError(f"`keep` must be a bool tensor of shape [B], got {keep.dtype} of shape {list(keep.shape)}.")
-    # On a GPU this would wait for the device, and the caller answers for it.
+    # On a GPU this check would wait for the device, so the caller is responsible.
     if count.device.type == "cpu" and int(count.sum()) != keep.shape[0]:
         raise ConfigError(f"`count` must sum to the {keep.shape[0]} samples of `keep`, got {int(count.sum())}.")
     backend = dispatch.choose("select", keep.device)

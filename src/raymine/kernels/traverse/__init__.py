@@ -1,1 +1,1 @@
-"""Walking rays from cell to cell through occupancy grids in any boxes."""
+"""Sampling rays in the occupied cells of occupancy grids, whose boxes may lie anywhere."""

@@ -1,8 +1,10 @@
-"""The walk with Numba: every ray goes once from plane to plane through its cells and notes its runs of samples.
+"""The walk with Numba: every ray goes once from cell to cell and records its runs of samples.
 
-Neither the number of samples nor that of runs is known before. Runs are bounded by the planes there are, so a task
-writes them end to end into its own part of a scratch buffer; when all are counted, they are spread out into samples.
-Distances are float64, as in the reference. Which cell a ray is in follows from the planes it has crossed.
+A run is a stretch of consecutive cells that are all occupied or all empty; only runs with samples are recorded. Neither
+the number of samples nor the number of runs is known in advance, but the number of planes between cells bounds the
+runs. So a task writes its runs one after another to its own part of a scratch buffer, and a second kernel expands them
+into samples. Distances are float64, as in the reference. The cell of a ray is tracked by counting the planes that it
+has crossed.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from raymine.kernels.packed import Samples
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
 _RUNS = 1 << 24
-"""Runs that the scratch buffer has room for. Only the pages that are written get committed."""
+"""Capacity of the scratch buffer in runs. The system only commits the memory pages that are written."""
 
 
 @kernel
 def _cross(origins, directions, aabbs, t_sorted, t_indices, hits, n_tasks):
-    """`reference.cross`; few boxes, so they are inserted one by one."""
+    """As `reference.cross`, by insertion sort, since there are few boxes."""
     n, levels = origins.shape[0], aabbs.shape[0]
     for task in numba.prange(n_tasks):
         for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
@@ -59,13 +61,16 @@ def _cross(origins, directions, aabbs, t_sorted, t_indices, hits, n_tasks):
 
 @device_function
 def _straight(at, step, cone):
-    """How many steps of constant length a ray takes before they grow."""
+    """Number of steps of constant length from distance `at` until the step length starts to grow."""
     return max(np.ceil((step / cone - at) / step), 0.0)
 
 
 @device_function
 def _take(at, end, full, left, step, cone):
-    """Samples in a run that ends at `end`, no more than `left`; and where the walk goes on."""
+    """Samples of a run from `at` to `end`, at most `left`, and the distance at which the walk continues.
+
+    full: whether the cells of the run are occupied; otherwise there are no samples.
+    """
     if step == 0:
         return (1.0 if full else 0.0), max(end, at)
     if not full:
@@ -86,16 +91,17 @@ def _take(at, end, full, left, step, cone):
 
 @device_function
 def _axis(o, d, low, high, side, stride, after):
-    """Planes between cells across one axis, in the order in which a ray meets them: plane i lies at begin + i * width.
+    """Planes between cells on one axis, in the order in which a ray crosses them: plane i is at begin + i * width.
 
-    -> begin, width, the first plane behind `after`, the offset of the cell before it, the stride from cell to cell.
+    -> begin, width, index of the first plane behind `after`, offset of the cell before it, offset from cell to cell.
+    A ray parallel to the planes has begin = infinity.
     """
     if d == 0:
         cell = min(max(np.int64((o - low) / (high - low) * side), 0), side - 1)
         return np.inf, 0.0, np.int64(0), cell * stride, stride
     begin, width = ((low if d > 0 else high) - o) / d, abs((high - low) / d) / side
     passed = np.ceil((after - begin) / width)
-    # NaN, of a box without bounds, becomes 0 as well.
+    # NaN, which an infinite box causes, becomes 0 as well.
     following = np.int64(min(passed, side + 1.0)) if passed > 0 else np.int64(0)
     cell = min(max(following - 1, 0), side - 1)
     if d > 0:
@@ -105,8 +111,11 @@ def _axis(o, d, low, high, side, stride, after):
 
 @device_function
 def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, step, cone, limit, put, begin, span):
-    """Walks ray r and notes its runs from `put` on: where they begin, and how many samples they have, or without steps
-    where they end. -> runs, samples, edges (-1 for too many), where it ended."""
+    """Walk ray r and write its runs to begin and span, from index `put` on.
+
+    begin: where a run begins. span: its number of samples; with step 0, where it ends.
+    -> number of runs, samples and edges (-1 for too many samples), and the distance at which the walk ended.
+    """
     levels = aabbs.shape[0]
     ox, oy, oz = np.float64(o[r, 0]), np.float64(o[r, 1]), np.float64(o[r, 2])
     dx, dy, dz = np.float64(d[r, 0]), np.float64(d[r, 1]), np.float64(d[r, 2])
@@ -114,7 +123,8 @@ def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, ste
     at = np.float64(near[r])
     room = np.float64(limit) if limit > 0 else np.inf
     runs, taken, edges = 0, 0.0, 0
-    # The run that is not over yet, and whether the one before it was occupied.
+    # State of the current run (its end so far, whether it is occupied, whether there is one), and whether the run
+    # before it was occupied.
     end, full, pending, was_full = at, False, False, False
     arrived = -np.inf
     for k in range(2 * levels):
@@ -127,12 +137,12 @@ def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, ste
         if k < 2 * levels - 1:
             entering, then_entering = t_indices[r, k] < levels, t_indices[r, k + 1] < levels
             of = t_indices[r, k] % levels
-            # Leaving a box inside another one, a ray is back in the one that it leaves next.
+            # A ray that leaves a nested box is then in the box that it leaves next.
             level = of if entering else t_indices[r, k + 1] % levels
             if not (hits[r, of] and hits[r, level] and (entering or not then_entering)):
                 continue
             t0, t1 = np.float64(t_sorted[r, k]), np.float64(t_sorted[r, k + 1])
-            # Written so that NaN, which a caller may give, is no crossing.
+            # Crossings from the caller may be NaN; `not t0 < t1` skips these too.
             if not t0 < t1:
                 continue
             t0, t1 = max(t0, np.float64(near[r])), min(t1, np.float64(far[r]))
@@ -142,10 +152,10 @@ def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, ste
             hx, hy, hz = np.float64(aabbs[level, 3]), np.float64(aabbs[level, 4]), np.float64(aabbs[level, 5])
             if not (lx < hx and ly < hy and lz < hz):
                 continue
-            # An empty cell up to where a box begins, unless the ray was there already.
+            # The space before the box is an empty cell, unless the ray has already reached t0.
             leading = t0 > arrived
             arrived = max(arrived, t1)
-            # Planes at the ends of the segment but for rounding bound cells without length.
+            # Ignore planes within rounding error of the ends of the segment: they would give cells of length 0.
             slack = 1e-6 * (1 + abs(t1))
             passing = t1 >= t0 + slack
             bx, wx, ix, x, sx = _axis(ox, dx, lx, hx, nx, ny * nz, t0 + slack)
@@ -156,7 +166,7 @@ def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, ste
             py = by + iy * wy if iy <= ny else np.inf
             pz = bz + iz * wz if iz <= nz else np.inf
         else:
-            # Behind the last cell, one that nothing is joined with: what is pending gets its samples.
+            # After the last cell, a cell of the other kind ends the pending run.
             last = True
         while leading or passing or last:
             if last:
@@ -185,8 +195,8 @@ def _ray(r, o, d, near, far, t_sorted, t_indices, hits, cells, sides, aabbs, ste
                         cell += sz
                     iz += 1
                     pz = bz + iz * wz if iz <= nz else np.inf
-            # Neighbours are one where nothing changes: samples go on through occupied cells unless each is a sample,
-            # and empty cells are alike unless steps grow.
+            # A cell extends the run if it is of the same kind. Exceptions: with step 0 every cell is its own run, and
+            # with growing steps every empty cell is.
             if pending and (occupied != full or step == 0 or (cone > 0 and not full)):
                 n, later = _take(at, end, full, room - taken, step, cone)
                 if n > MOST:
@@ -233,7 +243,7 @@ def _walk(
 
 @kernel
 def _spread(begin, span, runs, first_of, most, step, cone, before, ray_id, t_start, t_end, joined, n_tasks):
-    """Runs to samples. `before` is the number of rays that came in earlier parts."""
+    """Expand runs into samples. before: the number of rays in earlier parts of the batch."""
     n = runs.shape[0]
     for task in numba.prange(n_tasks):
         first, last = task * n // n_tasks, (task + 1) * n // n_tasks
@@ -249,7 +259,8 @@ def _spread(begin, span, runs, first_of, most, step, cone, before, ray_id, t_sta
                         straight = np.int64(min(_straight(t, step, cone), MOST + 1.0))
                 bend = t + straight * step
                 for j in range(number):
-                    # Steps that are alike do not add up their rounding; those that grow have too few for it.
+                    # Constant steps are multiplied, so that rounding errors do not add up. Growing steps are chained:
+                    # there are too few of them for rounding to matter.
                     if step == 0:
                         later = span[run]
                     elif j < straight:
@@ -272,7 +283,7 @@ def traverse(
     mask: Tensor | None,
     crossings: Crossings | None,
 ) -> Traversed:
-    """As `reference.traverse`, for tensors of one type, float32 or float64."""
+    """As `reference.traverse`. All floating-point tensors must have the same type, float32 or float64."""
     levels, *sides = grids.binaries.shape
     n, segments = len(origins), 2 * levels - 1
     aabbs, kind = array(grids.aabbs), array(origins).dtype
@@ -284,7 +295,8 @@ def traverse(
     else:
         known = array(crossings.t_sorted), array(crossings.t_indices), array(crossings.hits)
     cells = array(grids.binaries).reshape(-1)
-    # A segment has an empty cell in front, and as many as there are planes and one more; every other may be a run.
+    # Most runs of a ray. A segment has at most one cell more than planes, plus an empty cell in front. With steps, runs
+    # alternate with empty cells, so at most every other cell starts a run.
     most = segments * (sum(sides) + 5)
     if stride.step_size > 0:
         most = most // 2 + 1

@@ -1,12 +1,13 @@
-"""The walk in Triton: a program takes one block of rays after another, a lane a ray, from plane to plane.
+"""The walk in Triton: a program processes one block of rays after another, one ray per lane, from cell to cell.
 
-Twice along the same cells: the first time samples and edges are counted, the second time samples are written where the
-sum of the counts before them says. Both are compiled without fused multiply-adds, so that they round alike and the
-second finds what the first has counted.
+The kernel runs twice over the same cells. The first run counts samples and edges. The second run writes the samples at
+the positions given by the running sum of the counts. Both variants are compiled without fused multiply-adds, so that
+they round in the same way and the second finds exactly what the first has counted.
 
 Distances are float64, as in the reference: a walk adds up thousands of steps, and where planes of two axes meet, their
-order decides on cells. Of the float64 there is, little is a chain: which cell a ray is in is counted in integers, from
-the planes that it has crossed, and a run of occupied cells costs the same however long it is.
+order decides which cell comes next. Few float64 operations depend on one another: the cell of a ray is tracked in
+integers, by counting the planes that it has crossed, and the cost of a run of occupied cells does not depend on its
+length.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from raymine.kernels.traverse import reference
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
 BLOCK = 32
-"""Rays that a program walks together."""
+"""Rays per program, one per lane."""
 
 _BOXES = 8
-"""Boxes up to which their crossings are found in a kernel, whose work grows with the cube of their number."""
+"""Most boxes for which a kernel computes the crossings; its work grows with the cube of their number."""
 
 _TOO_MANY = 1 << 40
-"""Counted as edges of a ray with too many samples: more than there can be otherwise."""
+"""Added to the edges of a ray that has too many samples. No batch can have as many edges otherwise."""
 
 
 @triton.jit
 def _slab(o, d, low, high):
-    """Where a ray enters and leaves a slab, rounded as torch does; one that is parallel to it, for ever or never."""
+    """Where a ray enters and leaves a slab, rounded as in torch. A parallel ray is inside for all t or for none."""
     parallel = d == 0
     by = tl.where(parallel, 1.0, d)
     if o.dtype == tl.float32:
@@ -47,7 +48,7 @@ def _slab(o, d, low, high):
 
 @triton.jit
 def _box(ox, oy, oz, dx, dy, dz, aabb):
-    """Where rays enter and leave a box, infinity where they miss it, and whether they hit it."""
+    """Where rays enter and leave a box, both infinite for a miss, and whether they hit it."""
     zero = tl.zeros_like(ox)
     lx, ly, lz = zero + tl.load(aabb), zero + tl.load(aabb + 1), zero + tl.load(aabb + 2)
     hx, hy, hz = zero + tl.load(aabb + 3), zero + tl.load(aabb + 4), zero + tl.load(aabb + 5)
@@ -62,7 +63,7 @@ def _box(ox, oy, oz, dx, dy, dz, aabb):
 
 @triton.jit
 def _earlier(t, i, last_t, last_i, best_t, best_i):
-    """The smaller of (t, i) and (best_t, best_i), if the former lies behind (last_t, last_i)."""
+    """(t, i) if it comes after (last_t, last_i) and before (best_t, best_i), else (best_t, best_i)."""
     behind = (t > last_t) | ((t == last_t) & (i > last_i))
     better = behind & ((t < best_t) | ((t == best_t) & (i < best_i)))
     return tl.where(better, t, best_t), tl.where(better, i, best_i)
@@ -70,7 +71,7 @@ def _earlier(t, i, last_t, last_i, best_t, best_i):
 
 @triton.jit(do_not_specialize=["n_rays", "levels"])
 def cross(origins, directions, n_rays, aabbs, levels, t_sorted, t_indices, hits, BLOCK: tl.constexpr):
-    """`reference.cross`: of the crossings behind the last, the next one is the smallest."""
+    """As `reference.cross`, by selection: the next crossing is the smallest one after the last."""
     lane = tl.arange(0, BLOCK)
     for block in range(tl.program_id(0), tl.cdiv(n_rays, BLOCK), tl.num_programs(0)):
         r = tl.cast(block, tl.int64) * BLOCK + lane  # [BLOCK]
@@ -93,13 +94,13 @@ def cross(origins, directions, n_rays, aabbs, levels, t_sorted, t_indices, hits,
 
 @triton.jit
 def _straight(at, step, cone):
-    """How many steps of constant length a ray takes before they grow."""
+    """Number of steps of constant length from distance `at` until the step length starts to grow."""
     return tl.maximum(tl.ceil((step / cone - at) / step), 0.0)
 
 
 @triton.jit
 def _after(at, n, step, cone, growth, GROW: tl.constexpr):
-    """Where a ray is after n steps from `at`; growth is log(1 + cone)."""
+    """Distance after n steps from `at`. growth: log(1 + cone)."""
     later = at + n * step
     if GROW:
         straight = tl.minimum(_straight(at, step, cone), n)
@@ -109,7 +110,7 @@ def _after(at, n, step, cone, growth, GROW: tl.constexpr):
 
 @triton.jit
 def _steps_until(at, end, step, cone, growth, GROW: tl.constexpr):
-    """The smallest n with the middle of the n-th step from `at` at or behind `end`."""
+    """The smallest n for which the midpoint of step n (from 0) after `at` is at or behind `end`."""
     n = tl.maximum(tl.ceil((end - at) / step - 0.5), 0.0)
     if GROW:
         straight = _straight(at, step, cone)
@@ -123,9 +124,9 @@ def _take(
     at, taken, edges, end, full, was_full, over, room, step, cone, growth, r, first, stop, ray_id, t_start, t_end,
     joined, WRITE: tl.constexpr, STEPS: tl.constexpr, GROW: tl.constexpr, MOST: tl.constexpr, TOO_MANY: tl.constexpr,
 ):  # fmt: skip
-    """Ends the runs of the lanes where `over` is set: their samples, and where those walks go on.
+    """End the runs of the lanes where `over` is set: count or write their samples, and advance `at`.
 
-    Most cells end no run, and most runs are empty: what costs float64 waits for a lane that needs it.
+    Most cells end no run, and most runs are empty. So the float64 arithmetic is skipped if no lane needs it.
     """
     over = over & (taken < room)
     if tl.max(over.to(tl.int32), 0) > 0:
@@ -140,7 +141,7 @@ def _take(
                 n = tl.minimum(_steps_until(at, end, step, cone, growth, GROW), (room - taken).to(tl.float64))
                 n = tl.where(sampled, n, 0.0)
                 later = tl.where(full, _after(at, n, step, cone, growth, GROW), later)
-            # A run of steps never goes on where the one before ended: an empty cell lies between them.
+            # With steps, an empty cell lies between two runs, so a run never starts where the one before ended.
             linked = was_full
             if STEPS:
                 linked = taken < 0
@@ -168,27 +169,30 @@ def _take(
 
 @triton.jit
 def _axis(o, d, low, high, side, after):
-    """Planes between cells across one axis, in the order in which a ray meets them: plane i lies at begin + i * width.
+    """Planes between cells on one axis, in the order in which a ray crosses them: plane i is at begin + i * width.
 
-    -> begin, width, the first plane behind `after`; a ray along the planes meets none, and its place is a plane's."""
+    -> begin, width, index of the first plane behind `after`. A ray parallel to the planes has begin = infinity, and the
+    index of the plane after its cell.
+    """
     moves = d != 0
     by = tl.where(moves, d, 1.0)
     begin, width = (tl.where(d < 0, high, low) - o) / by, tl.abs((high - low) / by) / side
     passed = tl.where(moves, tl.ceil((after - begin) / width), tl.floor((o - low) / (high - low) * side) + 1.0)
-    # NaN, of a box without bounds, becomes 0 as well.
+    # NaN, which an infinite box causes, becomes 0 as well.
     passed = tl.where(passed > 0, tl.minimum(passed, side + 1.0), 0.0)
     return tl.where(moves, begin, float("inf")), tl.where(moves, width, 0.0), passed.to(tl.int32)
 
 
 @triton.jit
 def _cell(following, d, side):
-    """The cell in front of the next plane."""
+    """Index along the axis of the cell before plane `following`."""
     cell = tl.minimum(tl.maximum(following - 1, 0), side - 1)
     return tl.where(d < 0, side - 1 - cell, cell)
 
 
 @triton.jit
 def _plane(begin, width, i, side):
+    """Distance of plane i; infinity after the last plane."""
     return tl.where(i <= side, begin + i.to(tl.float64) * width, float("inf"))
 
 
@@ -203,10 +207,11 @@ def walk(
     WRITE: tl.constexpr, MASKED: tl.constexpr, STEPS: tl.constexpr, GROW: tl.constexpr,
     MOST: tl.constexpr, TOO_MANY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Rays [R] through grids, along the crossings with their boxes. Step and cone come in two parts that add up.
+    """Walk rays [R] through grids, along their crossings with the boxes.
 
-    WRITE: False counts samples and edges into counted [2, R] and sets end [R]. True writes samples where `running`, the
-    sum of the counts up to and with a ray's own, says.
+    Step and cone are float64 numbers, each passed as the sum of two float32 numbers. WRITE=False counts samples and
+    edges into counted [2, R] and sets end [R]. WRITE=True writes the samples at the positions given by running [2, R],
+    the inclusive running sum of `counted`.
     """
     step = tl.cast(step_high, tl.float64) + tl.cast(step_low, tl.float64)
     cone = tl.cast(cone_high, tl.float64) + tl.cast(cone_low, tl.float64)
@@ -224,7 +229,7 @@ def walk(
         ox, oy, oz = ox.to(tl.float64), oy.to(tl.float64), oz.to(tl.float64)
         dx, dy, dz = dx.to(tl.float64), dy.to(tl.float64), dz.to(tl.float64)
         close, away = close.to(tl.float64), away.to(tl.float64)
-        # What is not finite is smaller than infinity by no comparison.
+        # Only finite numbers are below infinity; the comparisons x == x find NaN, which the maxima may drop.
         largest = tl.maximum(tl.maximum(tl.abs(ox), tl.abs(oy)), tl.abs(oz))
         longest = tl.maximum(tl.maximum(tl.abs(dx), tl.abs(dy)), tl.abs(dz))
         whole = (ox == ox) & (oy == oy) & (oz == oz) & (dx == dx) & (dy == dy) & (dz == dz) & (away == away)
@@ -241,7 +246,8 @@ def walk(
         at = close
         taken = tl.zeros([BLOCK], tl.int64)
         edges = tl.zeros([BLOCK], tl.int64)
-        # The run that is not over yet, and whether the one before it was occupied.
+        # State of the current run (its end so far, whether it is occupied, whether there is one), and whether the run
+        # before it was occupied.
         run_end = close
         full = lane < 0
         pending = lane < 0
@@ -252,7 +258,7 @@ def walk(
             i1 = tl.load(t_indices + r * 2 * levels + k + 1, live, 0).to(tl.int32)
             t0 = tl.load(t_sorted + r * 2 * levels + k, live, 0.0).to(tl.float64)
             t1 = tl.load(t_sorted + r * 2 * levels + k + 1, live, 0.0).to(tl.float64)
-            # Leaving a box inside another one, a ray is back in the one that it leaves next.
+            # A ray that leaves a nested box is then in the box that it leaves next.
             entering = i0 < levels
             of = tl.maximum(i0 % levels, 0)
             level = tl.where(entering, of, tl.maximum(i1 % levels, 0))
@@ -267,10 +273,10 @@ def walk(
             inside = inside & (lx < hx) & (ly < hy) & (lz < hz)
             lx, ly, lz = lx.to(tl.float64), ly.to(tl.float64), lz.to(tl.float64)
             hx, hy, hz = hx.to(tl.float64), hy.to(tl.float64), hz.to(tl.float64)
-            # An empty cell up to where a box begins, unless the ray was there already.
+            # The space before the box is an empty cell, unless the ray has already reached t0.
             leading = inside & (t0 > arrived)
             arrived = tl.where(inside, tl.maximum(arrived, t1), arrived)
-            # Planes at the ends of the segment but for rounding bound cells without length.
+            # Ignore planes within rounding error of the ends of the segment: they would give cells of length 0.
             slack = 1e-6 * (1.0 + tl.abs(t1))
             passing = inside & (t1 >= t0 + slack)
             bx, wx, ix = _axis(ox, dx, lx, hx, nx, t0 + slack)
@@ -286,8 +292,8 @@ def walk(
                 cell = (_cell(ix, dx, nx) * ny + _cell(iy, dy, ny)).to(tl.int64) * nz + _cell(iz, dz, nz)
                 occupied = tl.load(grid + cell, mask=here, other=0) != 0
                 met = here | leading
-                # Neighbours are one where nothing changes: samples go on through occupied cells unless each is a
-                # sample, and empty cells are alike unless steps grow.
+                # A cell extends the run if it is of the same kind. Exceptions: without steps every cell is its own run,
+                # and with growing steps every empty cell is.
                 if STEPS:
                     over = occupied != full
                     if GROW:
@@ -327,9 +333,9 @@ def traverse(
     mask: Tensor | None,
     crossings: Crossings | None,
 ) -> Traversed:
-    """As `reference.traverse`, for tensors of one type, float32 or float64.
+    """As `reference.traverse`. All floating-point tensors must have the same type, float32 or float64.
 
-    Waits for the device once, to learn how much room samples and edges need.
+    Waits for the device once, for the numbers of samples and edges.
     """
     device, kind, n = origins.device, origins.dtype, len(origins)
     levels, *sides = grids.binaries.shape
@@ -377,7 +383,7 @@ def _bytes(flags: Tensor) -> Tensor:
 
 
 def _halves(number: float) -> tuple[float, float]:
-    """A number as the sum of two that float32 holds: a kernel takes no others."""
+    """A float64 number as the sum of two float32 numbers, since Triton passes scalar arguments as float32."""
     number = min(number, 1e30)
     high = float(np.float32(number))
     return high, number - high

@@ -1,4 +1,4 @@
-"""Walking rays through occupancy grids in any boxes: checks and dispatch. Not differentiable."""
+"""Sampling rays in occupancy grids whose boxes may lie anywhere: checks and dispatch. Not differentiable."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def traverse(
     mask: Tensor | None = None,
     crossings: Crossings | None = None,
 ) -> Traversed:
-    """Samples of rays in the occupied cells of grids whose boxes may lie anywhere, also inside one another.
+    """Samples of rays in the occupied cells of grids. Boxes may lie anywhere, also inside one another.
 
-    origins, directions: [R, 3] floating point; distances count in lengths of the direction. bounds: near and far [R];
-    near is where the first step begins. mask: [R] bool, which rays walk. crossings: of the rays with the boxes, where
-    the caller knows them; taken as they are.
+    origins, directions: [R, 3] floating point. Distances are in units of the length of the direction.
+    bounds: near and far [R]. The first step begins at near.
+    mask: [R] bool, the rays to sample; None: all. crossings: of the rays with the boxes, if the caller knows them; they
+        are not checked.
 
-    Where boxes overlap, the one entered last counts. A ray takes steps while the middle of a step lies in a run of
-    occupied cells; across an empty cell it takes steps of the length that was right where it entered. A ray that is
-    NaN, has a direction of zeros or is masked out has no samples and ends at its near plane. Distances are summed in
-    float64 and given in the type of near.
+    Where boxes overlap, the one that the ray entered last is used. A ray takes steps while the midpoint of a step lies
+    in a run of occupied cells. Across an empty cell, it takes steps of the length at the entry of that cell. A ray that
+    is NaN, has direction 0 or is masked out gets no samples and ends at near. Distances are computed in float64 and
+    returned in the type of near. Not differentiable.
     """
     _check(origins, directions, bounds, grids, stride, mask, crossings)
     near, far = bounds
@@ -51,7 +52,7 @@ def traverse(
     backend = dispatch.choose("traverse", origins.device)
     if backend == "reference":
         return reference.traverse(origins, directions, bounds, grids, stride, mask, crossings)
-    # Kernels know float32 and float64 and want one of them: the latter as soon as anybody has it.
+    # The kernels need one type for all floating-point tensors: float64 if any of them is, else float32.
     given = (origins, directions, near, far, grids.aabbs, *(crossings[:1] if crossings else ()))
     kind = torch.float64 if any(part.dtype == torch.float64 for part in given) else torch.float32
     rays = origins.to(kind), directions.to(kind), (near.to(kind), far.to(kind))

@@ -1,4 +1,4 @@
-"""What goes into a walk through grids, and what comes out of it."""
+"""Inputs and results of `traverse`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from raymine.errors import ConfigError
 from raymine.kernels.packed import Samples
 
 MOST = 1 << 24
-"""Samples of one ray in one go: float32 tells no more of them apart."""
+"""Most samples of a ray in one run: float32 cannot distinguish more."""
 
 
 class Grids(NamedTuple):
-    """binaries [m, X, Y, Z] bool: which cells are occupied. aabbs [m, 6]: their boxes, low x, y, z, high x, y, z."""
+    """binaries [m, X, Y, Z] bool: occupied cells. aabbs [m, 6]: the box of each grid, low x, y, z, high x, y, z."""
 
     binaries: Tensor
     aabbs: Tensor
 
 
 class Stride(NamedTuple):
-    """How a ray steps: dt(t) = max(step_size, cone_angle * t); step_size <= 0 makes every occupied cell one sample.
+    """Step length at distance t: max(step_size, cone_angle * t). With step_size <= 0 every occupied cell is one sample.
 
-    limit: samples after which a ray stops; none if 0 or less.
+    limit: most samples of a ray; no limit if it is 0 or less.
     """
 
     step_size: float
@@ -32,8 +32,11 @@ class Stride(NamedTuple):
 
 
 class Crossings(NamedTuple):
-    """Where rays cross boxes: t_sorted [R, 2m] in order, t_indices [R, 2m] (box i is entered at i and left at i + m),
-    hits [R, m] bool. Boxes that are missed have their crossings at infinity."""
+    """Crossings of rays with boxes.
+
+    t_sorted [R, 2m]: distances in ascending order; infinity for boxes that are missed. t_indices [R, 2m]: i for
+    entering box i, i + m for leaving it. hits [R, m] bool: whether the ray hits the box.
+    """
 
     t_sorted: Tensor
     t_indices: Tensor
@@ -41,10 +44,11 @@ class Crossings(NamedTuple):
 
 
 class Traversed(NamedTuple):
-    """Packed samples of rays, and where walks ended.
+    """Packed samples of rays, and how each ray ended.
 
-    joined [B] bool: whether a sample starts where the one before it ended. end [R]: where each walk stopped.
-    edges [R] int64: edges of a ray's intervals; two samples that are joined share one. n_edges: the sum of `edges`.
+    joined [B] bool: whether a sample starts where the sample before it ended. end [R]: distance at which the walk of
+    each ray ended. edges [R] int64: number of interval edges of each ray; joined samples share an edge. n_edges: the
+    sum of `edges`.
     """
 
     samples: Samples
@@ -55,4 +59,5 @@ class Traversed(NamedTuple):
 
 
 def too_many(step: float) -> ConfigError:
+    """The error for a ray with more than MOST samples."""
     return ConfigError(f"steps of {step:g} give a ray more than {MOST} samples. Take longer steps.")

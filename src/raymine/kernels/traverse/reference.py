@@ -1,9 +1,9 @@
 """The walk in plain torch: the definition.
 
-A ray walks from cell to cell. Along a run of occupied cells it takes steps of dt(t) = max(step_size, cone_angle * t),
-as long as the middle of a step lies in the run; across an empty cell it takes steps of the length that was right where
-it entered. So with a cone the places of samples depend on which cells are empty, and the walk goes cell by cell: for
-all rays at once here, with the steps inside a cell in closed form. Distances are summed in float64.
+A ray goes from cell to cell. Along a run of occupied cells it takes steps of dt(t) = max(step_size, cone_angle * t)
+while the midpoint of a step lies in the run. Across an empty cell it takes steps of the length at the entry of the
+cell. So with a cone the positions of samples depend on which cells are empty, and the walk must go cell by cell. Here
+it does so for all rays at once, with the steps inside a cell in closed form. Distances are float64.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raymine.kernels.packed import Samples
 from raymine.kernels.traverse.records import MOST, Crossings, Grids, Stride, Traversed, too_many
 
 _RAYS, _PLANES = 1 << 16, 1 << 20
-"""Rays that walk together, and planes between cells that are met at a time: what bounds the memory of a walk."""
+"""Most rays that walk together, and most planes between cells that are handled at once. They bound the memory."""
 
 
 class _Rays(NamedTuple):
-    """origins, directions [R, 3]; near, far [R]; crossings with boxes, where nothing hits for rays that do not walk."""
+    """origins, directions [R, 3]; near, far [R]; `Crossings`, with hits False for rays that get no samples."""
 
     origins: Tensor
     directions: Tensor
@@ -50,7 +50,7 @@ def traverse(
     mask: Tensor | None,
     crossings: Crossings | None,
 ) -> Traversed:
-    """As `op.traverse`, for one ray or more and one cell or more."""
+    """As `op.traverse`, for at least one ray and at least one cell."""
     near, far = bounds
     t_sorted, t_indices, hits = cross(origins, directions, grids.aabbs) if crossings is None else crossings
     proper = origins.isfinite().all(-1) & directions.isfinite().all(-1) & (directions != 0).any(-1)
@@ -68,9 +68,10 @@ def traverse(
 
 
 def cross(origins: Tensor, directions: Tensor, aabbs: Tensor) -> Crossings:
-    """Where rays enter and leave boxes. A hit lies at some t > 0; faces belong to a box.
+    """Where rays enter and leave boxes: origins, directions [R, 3], aabbs [m, 6].
 
-    A ray parallel to a face is in that slab for ever or never. A box with high < low and a NaN are never hit.
+    A ray hits a box if some t > 0 lies in it, faces included. A ray parallel to a face is inside that slab for all t or
+    for none. A box with high < low is never hit, and NaN in a ray or a box gives no hit.
     """
     o, d = origins[:, None], directions[:, None]
     low, high = aabbs[:, :3], aabbs[:, 3:]
@@ -114,7 +115,7 @@ def _walk(rays: _Rays, grids: Grids, stride: Stride) -> _Walked:
     if not starts:
         none = torch.zeros(0, dtype=torch.int64, device=near.device)
         return _Walked(none, near[:0], near[:0], none.bool(), near.clone(), none.new_zeros(len(near)))
-    # Ray by ray, each with its cells in order; then every cell's samples.
+    # Order runs by ray, then along the ray; then expand each run into its samples.
     start, count = torch.stack(starts, 1).flatten(), torch.stack(counts, 1)
     if int(count.max()) > MOST:
         raise too_many(step)
@@ -131,12 +132,12 @@ def _walk(rays: _Rays, grids: Grids, stride: Stride) -> _Walked:
 
 
 def _cells(rays: _Rays, grids: Grids) -> tuple[Tensor, Tensor, Tensor]:
-    """The cells that rays meet, ray by ray and in order: ray, where it leaves the cell, whether that is occupied."""
+    """Cells that rays cross, ordered by ray, then along the ray: ray id, distance of the exit, occupied or not."""
     binaries, aabbs = grids
     rays_o, rays_d, near, far, t_sorted, t_indices, hits = rays
     levels, *sides = binaries.shape
     entering, of = t_indices < levels, t_indices % levels
-    # Leaving a box inside another one, a ray is back in the one that it leaves next.
+    # A ray that leaves a nested box is then in the box that it leaves next.
     level = torch.where(entering, of, of.roll(-1, 1))[:, :-1]
     inside = hits.gather(1, of)[:, :-1] & hits.gather(1, level) & (entering[:, :-1] | ~entering[:, 1:])
     t0, t1 = torch.maximum(t_sorted[:, :-1], near[:, None]), torch.minimum(t_sorted[:, 1:], far[:, None])
@@ -147,20 +148,21 @@ def _cells(rays: _Rays, grids: Grids) -> tuple[Tensor, Tensor, Tensor]:
     t0, t1, arrived, level = t0[inside].double()[:, None], t1[inside].double()[:, None], arrived[inside], level[inside]
     low, high = aabbs.double()[level].split(3, -1)
     o, d = rays_o.double()[ray], rays_d.double()[ray]
-    # A ray that is parallel to planes meets none of them.
+    # A ray parallel to planes crosses none of them; its plane distances are set to t0 below.
     by = torch.where(d == 0, torch.ones_like(d), d)
     parts = [t0]
     for axis, side in enumerate(sides):
         share = torch.arange(side + 1, device=o.device, dtype=torch.float64) / side
         begin, length = ((low - o) / by)[:, axis, None], ((high - low) / by)[:, axis, None]
         parts.append(torch.where(d[:, axis, None] != 0, begin + length * share, t0))
-    # Planes outside the segment, or at its ends but for rounding, bound cells without length, which are dropped.
+    # Planes outside the segment, or within rounding error of its ends, are moved to its ends. They give cells of length
+    # 0, which are dropped.
     ends = torch.cat((*parts, t1), -1)
     slack = 1e-6 * (1 + t1.abs())
     ends = torch.where(ends < t0 + slack, t0, torch.where(ends > t1 - slack, t1, ends)).sort(-1).values
     before = torch.cat((t0, ends[:, :-1]), -1)
     used = ends > before
-    # The first end of a segment is its beginning: an empty cell up to there, unless the ray was there already.
+    # Column 0 is the start of the segment: an empty cell up to there, unless the ray has already reached it.
     used[:, 0] = t0[:, 0] > arrived
     of, place = used.nonzero().unbind(1)
     middle = (before[of, place] + ends[of, place])[:, None] * 0.5
@@ -173,10 +175,10 @@ def _cells(rays: _Rays, grids: Grids) -> tuple[Tensor, Tensor, Tensor]:
 def _table(
     ray: Tensor, ends: Tensor, full: Tensor, n_rays: int, step: float, cone: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Columns [R]: ends of the first, second, ... cells of every ray (NaN behind its last), and their occupancies.
+    """Columns [R]: ends of the first, second, ... runs of every ray (NaN after its last), and their occupancy.
 
-    Neighbours become one where nothing changes: samples go on through occupied cells unless each cell is one sample,
-    and empty cells are alike unless steps grow.
+    Neighbouring cells of the same kind are merged into runs. Exceptions: with step 0 every cell is its own run, and
+    with growing steps every empty cell is.
     """
     alike = torch.where(full, step > 0, step > 0 and cone == 0)
     same = (ray[:-1] == ray[1:]) & (full[:-1] == full[1:]) & alike[:-1]
@@ -193,12 +195,12 @@ def _table(
 
 
 def _straight(at: Tensor, step: float, cone: float) -> Tensor:
-    """How many steps of constant length a ray takes before they grow."""
+    """Number of steps of constant length from distance `at` until the step length starts to grow."""
     return torch.ceil((step / cone - at) / step).clamp_min(0)
 
 
 def _steps_until(at: Tensor, end: Tensor, step: float, cone: float) -> Tensor:
-    """The smallest n with the middle of the n-th step from `at` at or behind `end`."""
+    """The smallest n for which the midpoint of step n (from 0) after `at` is at or behind `end`."""
     straight = _straight(at, step, cone)
     short = torch.ceil((end - at) / step - 0.5).clamp_min(0)
     bend = at + straight * step
@@ -207,7 +209,7 @@ def _steps_until(at: Tensor, end: Tensor, step: float, cone: float) -> Tensor:
 
 
 def _after(at: Tensor, n: Tensor, step: float, cone: float) -> Tensor:
-    """Where a ray is after n steps from `at`."""
+    """Distance after n steps from `at`."""
     if cone == 0:
         return at + n * step
     straight = torch.minimum(_straight(at, step, cone), n)

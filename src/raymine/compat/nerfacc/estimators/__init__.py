@@ -1,1 +1,1 @@
-"""Estimators: where along a ray samples are worth having."""
+"""`nerfacc.estimators`: they decide where to place samples along rays."""

@@ -1,4 +1,4 @@
-"""What every estimator has."""
+"""`nerfacc.estimators.base`: the base class of estimators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class AbstractEstimator(torch.nn.Module):
-    """A way to place samples along rays. Subclasses give `sampling` and, if they learn, `update_every_n_steps`."""
+    """Places samples along rays. Subclasses implement `sampling` and, if they are trained, `update_every_n_steps`."""
 
     _dummy: torch.Tensor
 

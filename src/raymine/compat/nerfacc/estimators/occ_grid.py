@@ -1,4 +1,4 @@
-"""The occupancy grid estimator."""
+"""`nerfacc.estimators.occ_grid`: the occupancy grid estimator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from raymine.toolkit import occupancy
 
 
 class OccGridEstimator(AbstractEstimator):
-    """Skips empty space with grids of nested boxes, each twice the one before.
+    """Skips empty space with an occupancy grid of nested boxes, each twice as large as the one before.
 
-    roi_aabb: {min x, y, z, max x, y, z} of the innermost box. resolution: cells a side, one number or three. Buffers:
-    `resolution` (3,), `aabbs` (levels, 6), `occs` (levels * cells,), `binaries` (levels, X, Y, Z), and, not saved,
-    `grid_coords` (cells, 3) and `grid_indices` (cells,). Nothing is occupied before the first update.
+    roi_aabb: {min x, y, z, max x, y, z} of the innermost box in world units. resolution: cells per side, one number or
+    three. levels: number of boxes. Buffers: `resolution` (3,), `aabbs` (levels, 6), `occs` (levels * cells,),
+    `binaries` (levels, X, Y, Z); not in the state dict: `grid_coords` (cells, 3), `grid_indices` (cells,). No cell is
+    occupied before the first update.
     """
 
     DIM: int = 3
@@ -41,7 +42,7 @@ class OccGridEstimator(AbstractEstimator):
     ) -> None:
         super().__init__()
         if "contraction_type" in kwargs:
-            raise ConfigError("`contraction_type` is a thing of the past. Use `levels` for scenes without bounds.")
+            raise ConfigError("nerfacc removed `contraction_type` in 0.4. Use `levels` for scenes without bounds.")
         sides = [resolution] * self.DIM if isinstance(resolution, int) else [int(side) for side in resolution]
         box = torch.as_tensor(roi_aabb, dtype=torch.float32)
         if len(sides) != self.DIM or min(sides) < 1 or levels < 1 or box.shape != (2 * self.DIM,):
@@ -76,9 +77,12 @@ class OccGridEstimator(AbstractEstimator):
         stratified: bool = False,
         cone_angle: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Ray indices, starts and ends (n_samples,) of samples in occupied cells, and with a callback, of visible ones.
+        """Ray indices, t_starts and t_ends (n_samples,) of samples in occupied cells. Not differentiable.
 
-        t_min, t_max (n_rays,) narrow the planes. With both callbacks, `sigma_fn` is used. Not differentiable.
+        rays_o, rays_d: (n_rays, 3). t_min, t_max: (n_rays,), narrow near_plane .. far_plane per ray. sigma_fn,
+        alpha_fn: (t_starts, t_ends, ray_indices) -> densities or opacities (n_samples,). With one of them, only visible
+        samples are returned: transmittance of at least early_stop_eps and opacity of at least
+        min(alpha_thre, mean occupancy). If both are given, `sigma_fn` is used.
         """
         near, far = occupancy.ray_bounds(rays_o, near_plane, far_plane, t_min, t_max)
         if stratified:
@@ -87,7 +91,7 @@ class OccGridEstimator(AbstractEstimator):
         samples = occupancy.place_samples(rays_o, rays_d, (near, far), grids, stride)
         ask = sigma_fn if sigma_fn is not None else alpha_fn
         if ask is not None and (alpha_thre > 0 or early_stop_eps > 0):
-            # The mean waits for the device, and matters only below a threshold.
+            # The mean waits for the device, and is only needed if there is a threshold.
             faint = min(alpha_thre, float(self.occs.mean())) if alpha_thre > 0 else 0.0
             samples = occupancy.keep_visible(samples, ask, early_stop_eps, faint, alpha=sigma_fn is None)
         return samples.ray_id, samples.t_start, samples.t_end
@@ -102,9 +106,11 @@ class OccGridEstimator(AbstractEstimator):
         warmup_steps: int = 256,
         n: int = 16,
     ) -> None:
-        """On every n-th step let cells take the larger of their decayed value and occ_eval_fn (N, 3) -> (N, 1).
+        """Every n steps, update cells: value = max(ema_decay * value, occ_eval_fn at a random point of the cell).
 
-        All cells before `warmup_steps`, later a quarter anywhere and up to a quarter of occupied ones.
+        occ_eval_fn: world positions (N, 3) -> occupancies (N, 1). Before `warmup_steps` every cell is updated;
+        afterwards a random quarter of the cells and up to as many occupied cells. A cell is occupied if its value
+        exceeds min(occ_thre, mean value). Not differentiable.
         """
         if not self.training:
             raise RuntimeError(
@@ -118,9 +124,10 @@ class OccGridEstimator(AbstractEstimator):
     def mark_invisible_cells(
         self, K: Tensor, c2w: Tensor, width: int, height: int, near_plane: float = 0.0, chunk: int = 32**3
     ) -> None:
-        """Set `occs` to -1 where no camera looks, or one is nearer than near_plane, and to 0 elsewhere.
+        """Set `occs` to -1 for cells that no camera sees, or that some camera sees nearer than near_plane; else to 0.
 
-        K (N, 3, 3) or (1, 3, 3); c2w (N, 3, 4) or (N, 4, 4), z forward. Cells that are already at -1 stay so.
+        K: (N, 3, 3) or (1, 3, 3) in pixels. c2w: (N, 3, 4) or (N, 4, 4), z forward. width, height: in pixels. Cells
+        with a negative value get -1 again.
         """
         sides = self.binaries.shape[1:]
         seen = occupancy.seen_cells(sides, self.aabbs, K, c2w, (width, height), near_plane, chunk)
@@ -133,7 +140,7 @@ class OccGridEstimator(AbstractEstimator):
 
     @torch.no_grad()
     def _sample_uniform_and_occupied_cells(self, n: int) -> list[Tensor]:
-        """Per level, n cells anywhere (without marked ones) and at most n occupied ones."""
+        """Per level, n random cells (without those marked invisible) and at most n occupied cells."""
         return occupancy.cells_to_visit(self.occs, self.binaries, every=False, some=n)
 
     @torch.no_grad()

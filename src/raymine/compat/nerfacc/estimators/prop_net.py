@@ -1,4 +1,4 @@
-"""`nerfacc.estimators.prop_net`: samples by proposal networks, on CPU and CUDA."""
+"""`nerfacc.estimators.prop_net`: sampling with proposal networks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from raymine.toolkit.proposal import get_proposal_requires_grad_fn as get_propos
 
 
 class PropNetEstimator(AbstractEstimator):
-    """Samples coarse to fine by the user's proposal densities, which optimizer and scheduler (optional) train.
+    """Samples coarse to fine with the user's proposal densities; the optional optimizer and scheduler train them.
 
-    `prop_cache` lists what `compute_loss` needs: (intervals, cdfs) of each proposal, then (final intervals, None).
+    prop_cache: what `compute_loss` needs: (intervals, cdfs) of each proposal, then (final intervals, None).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None) -> None:
@@ -41,10 +41,11 @@ class PropNetEstimator(AbstractEstimator):
         stratified: bool = False,
         requires_grad: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """t_starts, t_ends (n_rays, num_samples), without a graph.
+        """Final t_starts, t_ends (n_rays, num_samples), without a graph.
 
-        prop_sigma_fns: t_starts, t_ends (n_rays, n) -> densities (n_rays, n) after activation; with requires_grad they
-        get a graph and are kept for the loss. A call with requires_grad forgets what an earlier one kept.
+        prop_sigma_fns: t_starts, t_ends (n_rays, n) -> densities (n_rays, n) after activation. prop_samples: intervals
+        of each proposal. requires_grad: compute the densities with a graph and keep them for the loss; this discards
+        what an earlier call has kept.
         """
         if len(prop_sigma_fns) != len(prop_samples):
             raise ConfigError(
@@ -70,9 +71,10 @@ class PropNetEstimator(AbstractEstimator):
 
     @torch.enable_grad()
     def compute_loss(self, trans: Tensor, loss_scaler: float = 1.0) -> Tensor:
-        """The loss of the proposals, given the transmittance (n_rays, num_samples) of the final samples.
+        """[]: the loss of the proposals. Differentiable in the proposal densities.
 
-        It uses the cache up, and is 0 where there is none.
+        trans: transmittance (n_rays, num_samples) before the final samples; it gets no gradient. Empties the cache. The
+        loss is 0 if the cache is empty.
         """
         loss = torch.zeros((), device=self.device)
         if not self.prop_cache:
@@ -90,9 +92,9 @@ class PropNetEstimator(AbstractEstimator):
     def update_every_n_steps(  # type: ignore[override]
         self, trans: Tensor, requires_grad: bool = False, loss_scaler: float = 1.0
     ) -> float:
-        """Train the proposals on the cache and advance the scheduler; without requires_grad only the latter.
+        """Train the proposals on the cache and advance the scheduler. If requires_grad=False, only the scheduler.
 
-        Returns the loss as a number, 0 if nothing was trained.
+        Returns the loss as a number, or 0 if nothing was trained.
         """
         loss = 0.0
         if requires_grad:
@@ -114,7 +116,7 @@ class PropNetEstimator(AbstractEstimator):
 def _transform_stot(
     kind: Literal["uniform", "lindisp"], s: Tensor, near: float | Tensor, far: float | Tensor
 ) -> Tensor:
-    """s in 0..1 -> distances; near and far are numbers or broadcast with s."""
+    """s in 0..1 -> distances in the shape of s. near and far are numbers, or tensors that broadcast with s."""
     if kind == "uniform":
         return s * far + (1 - s) * near
     if kind == "lindisp":
