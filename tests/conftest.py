@@ -1,4 +1,4 @@
-"""Shared fixtures: poisoned memory, GPU tests skipped where there is no GPU, and a cache folder of the tests' own."""
+"""Shared fixtures: poisoned memory, a temporary cache folder, and skipping of GPU tests without a GPU."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from raymine.contracts import Scene
 from raymine.scenes.bank import pack as bank_pack
 from support.bank_scenes import noise_scene
 
-# Tests run in parallel processes, one per core; kernels that each claim every core would only wait for one another.
+# Tests run in parallel processes, one per core, so each process uses a single thread.
 torch.set_num_threads(1)
 numba.set_num_threads(1)
 
-# Where there is no GPU, Triton kernels run in their interpreter; it reads this when Triton is first imported.
+# Without a GPU, Triton kernels run in Triton's interpreter. Triton reads this variable when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The one place that decides whether GPU tests run, and says why when they do not."""
+    """Skip tests marked `gpu` if torch sees no CUDA device. No other place decides this."""
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none")
@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill all memory that NumPy and torch hand out unset with NaN (or a large integer, or True), so that an element
-    nobody writes shows up."""
+    """Fill uninitialised NumPy and torch memory with NaN (or a large integer, or True), so that elements that are never
+    written show up."""
 
     def filled(real):  # type: ignore[no-untyped-def]
         def empty(*args, **options):  # type: ignore[no-untyped-def]
@@ -62,7 +62,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the user's cache."""
+    """Use a temporary cache, so that no test touches the user's cache."""
     monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 

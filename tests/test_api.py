@@ -1,4 +1,4 @@
-"""raymine from Python: train, load, render, ask, evaluate, and what is said about wrong arguments."""
+"""The Python API: train, load, render, density, evaluate, and errors of wrong arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {"size": 64, "train_views": 5, "test_views": 2}
 
 @pytest.fixture(scope="module")
 def small_builtin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The built-in scene with fewer and smaller views, which takes a second to make."""
+    """The built-in scene with fewer and smaller views, which takes a second to create."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtin, "builtin_scene", functools.partial(builtin.builtin_scene, **SMALL))
         patch.setenv("RAYMINE_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -48,7 +48,7 @@ def run(small_builtin: None, tmp_path_factory: pytest.TempPathFactory) -> raymin
 
 @pytest.fixture(autouse=True)
 def _own_cache(small_builtin: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One cache for all tests of this file, in place of one for each, and a working folder for each."""
+    """Share one cache among all tests of this file, and give each test its own working folder."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -58,7 +58,7 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_import_is_light_and_everything_is_there_on_first_use() -> None:
+def test_import_is_light_and_names_load_on_first_use() -> None:
     python(
         "import sys, raymine\n"
         "names = dir(raymine)\n"
@@ -74,7 +74,7 @@ def test_import_is_light_and_everything_is_there_on_first_use() -> None:
     )
 
 
-def test_train_gives_the_run_that_load_opens(run: raymine.Run) -> None:
+def test_train_returns_the_run_that_load_opens(run: raymine.Run) -> None:
     assert (run.step, run.path.name, run.config.recipe, str(run.device)) == (3, "run", "ngp", "cpu")
     assert run.scene.cameras[0].width == 16
     assert repr(run) == f"Run({str(run.path)!r}, step=3, recipe='ngp', device='cpu')"
@@ -88,7 +88,9 @@ def test_train_gives_the_run_that_load_opens(run: raymine.Run) -> None:
         raymine.load(run.path, checkpoint="best", device="cpu")
 
 
-def test_train_goes_on_and_takes_settings(run: raymine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_applies_settings_and_resumes(
+    run: raymine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options: dict[str, Any] = {"downscale": 4, "device": "cpu", "out": tmp_path / "r"}
     settings = {"mining": "prune", "pixels": "uniform", "overrides": {"batch.samples": 512}, "seed": 3}
     first = raymine.train("builtin", steps=2, **options, **settings)
@@ -106,7 +108,7 @@ def test_train_goes_on_and_takes_settings(run: raymine.Run, tmp_path: Path, caps
     assert capsys.readouterr() == ("", "")
 
 
-def test_views(run: raymine.Run, tmp_path: Path) -> None:
+def test_render_returns_colour_opacity_and_depth_and_saves_pictures(run: raymine.Run, tmp_path: Path) -> None:
     frame = run.scene.frames[0]
     view = run.render(0, frame.pose)
     assert (view.colour.shape, view.opacity.shape, view.depth.shape) == ((16, 16, 3), (16, 16), (16, 16))
@@ -131,7 +133,7 @@ def test_views(run: raymine.Run, tmp_path: Path) -> None:
         assert np.abs(np.asarray(picture) / 255 - view.colour).max() < 0.002
 
 
-def test_density_is_that_of_the_rendered_field(run: raymine.Run) -> None:
+def test_density_is_positive_inside_and_zero_outside_the_box(run: raymine.Run) -> None:
     points = np.array([[0.0, 0.0, 0.0], [0.3, -0.2, 0.1], [50.0, 0.0, 0.0], [1.49, 0.0, 0.0], [1.51, 0.0, 0.0]])
     found = run.density(points)
     assert found.dtype == torch.float32
@@ -144,7 +146,7 @@ def test_density_is_that_of_the_rendered_field(run: raymine.Run) -> None:
     assert run.density(np.zeros((0, 3))).shape == (0,)
 
 
-def test_evaluate_is_what_the_command_line_says(run: raymine.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.CaptureFixture[str]) -> None:
     scores = run.evaluate()
     assert main(["eval", str(run.path), "--device", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["psnr"] == scores.psnr
@@ -172,12 +174,12 @@ def test_evaluate_is_what_the_command_line_says(run: raymine.Run, capsys: pytest
         (0, {"time": 2.0}, "`time` must be in 0..1, got 2"),
     ],
 )
-def test_wrong_views_are_named(run: raymine.Run, camera: Any, change: dict[str, Any], words: str) -> None:
+def test_invalid_render_arguments_raise(run: raymine.Run, camera: Any, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run.render(camera, **{"pose": np.eye(4)[:3], **change})
 
 
-def test_other_wrong_arguments_are_named(run: raymine.Run, tmp_path: Path) -> None:
+def test_other_invalid_arguments_raise(run: raymine.Run, tmp_path: Path) -> None:
     for shape in ((3,), (4, 2), (2, 3, 3)):
         with pytest.raises(ConfigError, match=rf"`points` must have shape \[n, 3\], got {re.escape(str(list(shape)))}"):
             run.density(np.zeros(shape))
@@ -210,7 +212,7 @@ def test_other_wrong_arguments_are_named(run: raymine.Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("code", "kind"), [(130, KeyboardInterrupt), (143, SystemExit)])
-def test_a_signal_ends_the_program_and_not_only_the_run(
+def test_stopped_training_raises_keyboard_interrupt_or_system_exit(
     code: int, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(request: TrainRequest, **_: object) -> RunResult:
@@ -237,7 +239,7 @@ def test_an_interrupted_run_can_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     assert raymine.load("r", device="cpu").step == 16
 
 
-def test_the_page_about_first_steps_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_documentation_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block of docs/python.md, in one program, with fewer steps and smaller images."""
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(), re.DOTALL | re.MULTILINE)
     code = "\n".join(blocks)

@@ -35,14 +35,14 @@ def test_option_is_an_argument_in_python_and_a_flag_on_the_command_line() -> Non
     assert option("steps") == "`steps`"
 
 
-def test_a_caller_may_know_an_option_by_another_name() -> None:
+def test_renamed_options_change_the_names_in_messages() -> None:
     with renamed_options({"max_seconds": "seconds"}):
         assert option("max_seconds", 3) == "`seconds=3`"
         assert option("steps") == "`steps`"
     assert option("max_seconds") == "`max_seconds`"
 
 
-def test_one_mistake_in_the_words_of_either_caller(
+def test_same_error_names_arguments_in_python_and_flags_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"^`steps=5` and `max_seconds=3.0` were both given"):
@@ -59,7 +59,7 @@ def test_one_mistake_in_the_words_of_either_caller(
 
 
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of every string in a file that is no docstring."""
+    """Line and text of every string in a file that is not a docstring."""
     tree = ast.parse(path.read_text())
     told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -73,7 +73,7 @@ def test_no_message_outside_the_command_line_names_a_flag() -> None:
         for path in sorted(ROOT.rglob("*.py"))
         if path.relative_to(ROOT).parts[0] not in ("cli", "errors.py")
         for line, text in strings_of(path)
-        # Style sheets have names with dashes as well.
+        # CSS variables start with two dashes as well.
         if re.search(r"(?<![\w-])--[a-z]", text) and text not in FLAGS_OF_GIT and "var(--" not in text
     ]
     assert not found, "say it with raymine.errors.option:\n" + "\n".join(found)

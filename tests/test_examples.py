@@ -1,4 +1,4 @@
-"""Mining in loops that are not raymine's own: the examples as users run them, and every way of placing samples."""
+"""Mining in custom training loops: the example scripts, and mining with every kind of sampling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEAR, FAR, RAYS = 1.2, 2.8, 96
 
 
 def run(name: str, *arguments: str) -> str:
-    """What an example prints."""
+    """Run an example; returns its output."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
@@ -35,7 +35,7 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, text)]
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_is_listed_here() -> None:
     tested = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py", "03_nerfacc_and_tinycudann.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
@@ -52,7 +52,7 @@ def test_mining_your_own_field_learns_from_few_samples() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_mining_a_dynamic_field_learns_and_says_what_it_picks() -> None:
+def test_mining_a_dynamic_field_learns_and_reports_the_gradient_share() -> None:
     text = run("02_mine_a_dynamic_field.py", "--steps", "80")
     psnr = numbers(r"PSNR ([\d.]+) dB", text)
     assert psnr[-1] > psnr[0] + 3
@@ -66,7 +66,7 @@ def test_a_program_for_nerfacc_and_tinycudann_trains_the_builtin_scene() -> None
     text = run("03_nerfacc_and_tinycudann.py", *arguments)
     losses = numbers(r"loss ([\d.]+)", text)
     assert losses[-1] < 0.6 * losses[0]
-    # An empty picture has 10 dB.
+    # An empty picture scores 10 dB.
     assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 14
 
 
@@ -139,7 +139,7 @@ def uniform_samples(net: Net, rays: Rays, step: int) -> Samples:
 
 @torch.no_grad()
 def hierarchical_samples(net: Net, rays: Rays, step: int) -> Samples:
-    """Sixteen coarse intervals, and as many distances again where the coarse weights are."""
+    """Sixteen coarse intervals, refined by sixteen distances drawn from the coarse weights."""
     edges = torch.linspace(NEAR, FAR, 17).expand(len(rays), 17)
     coarse = from_edges(edges)
     weights = render(net(*query(rays, coarse)), coarse)[1].reshape(len(rays), 16) + 1e-2
@@ -152,7 +152,7 @@ def hierarchical_samples(net: Net, rays: Rays, step: int) -> Samples:
 
 
 def occupancy_samples() -> Place:
-    """A sampler of its own, whose grid follows the field."""
+    """Samples from an occupancy grid that is updated from the field."""
     bounds = Bounds(low=(-1.0, -1.0, -1.0), high=(1.0, 1.0, 1.0))
     sampler = OccupancySampler(OccupancyConfig(resolution=16, step=0.06, every=8), bounds, torch.device("cpu"))
 
@@ -177,7 +177,7 @@ def occupancy_samples() -> Place:
     ],
     ids=["uniform", "uniform with time", "hierarchical", "hierarchical with time", "occupancy"],
 )
-def test_any_samples_can_be_mined(make: Callable[[], Place], moving: bool, config: HardConfig) -> None:
+def test_mining_works_with_any_sampling(make: Callable[[], Place], moving: bool, config: HardConfig) -> None:
     torch.manual_seed(0)
     place, net, miner = make(), Net(7 if moving else 6), Miner(config, images=10)
     optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)

@@ -1,4 +1,4 @@
-"""Atomic writes: whole or absent, and an error in words when the disk says no."""
+"""Atomic writes of files, and errors of a failing disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_value_that_is_not_json_keeps_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_names_of_any_bytes_round_trip(tmp_path: Path) -> None:
+def test_non_ascii_and_undecodable_names_round_trip(tmp_path: Path) -> None:
     names = ["é.png", os.fsdecode(b"\xff.png")]
     for name in names:
         write_json(tmp_path / "a.json", {"x": name}, "write a")
@@ -40,7 +40,7 @@ def test_names_of_any_bytes_round_trip(tmp_path: Path) -> None:
     assert "é.png" in (tmp_path / "a.json").read_text(encoding="utf-8")
 
 
-def test_an_exception_inside_keeps_the_old_content(tmp_path: Path) -> None:
+def test_exception_while_writing_keeps_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"old")
     with pytest.raises(KeyError), atomic_file(path, "write a") as file:  # noqa: PT012
@@ -61,7 +61,7 @@ def test_an_exception_inside_keeps_the_old_content(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_a_failing_disk_is_a_resource_error(
+def test_failing_disk_raises_resource_error_and_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, call: str
 ) -> None:
     path = tmp_path / "a.bin"
@@ -91,7 +91,7 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
-def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_raymine_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".a.json.77-abcd.raymine-tmp").write_text("half")
     (tmp_path / ".hidden").write_text("not ours")
     (tmp_path / "a.tmp").write_text("not ours")
@@ -101,11 +101,11 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     assert remove_stale_temps(tmp_path / "nowhere") == 0
 
 
-def test_finite_or_none() -> None:
+def test_finite_or_none_replaces_non_finite_numbers() -> None:
     assert finite_or_none({"a": [1.0, math.nan, (math.inf,)], "b": "nan"}) == {"a": [1.0, None, [None]], "b": "nan"}
 
 
-def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+def test_write_into_a_missing_folder_raises_and_does_not_create_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(ResourceError, match="Cannot write a"):
         write_json(folder / "a.json", {}, "write a")

@@ -1,4 +1,4 @@
-"""The house rules: who may import whom, what an import may do, and that exported names exist."""
+"""Rules of the repository: import layers, side effects of imports, exported names, test locations, file sizes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ SHARED = ("dispatch", "packed", "contraction", "activations")
 """Modules of `kernels` that belong to no op."""
 
 
-def test_ops_are_reached_through_op_only() -> None:
-    """Other packages import `kernels/<op>/op.py` and nothing else of an op; `engines` launch Triton kernels itself."""
+def test_other_packages_import_ops_through_their_op_module_only() -> None:
+    """Other packages import `kernels/<op>/op.py` and nothing else of an op. `engines` launches Triton kernels."""
     for path in modules():
         if path.relative_to(ROOT).parts[0] in ("kernels", "engines"):
             continue
@@ -81,7 +81,7 @@ def test_ops_are_reached_through_op_only() -> None:
                 assert ".op import" in line or shared, f"{path}: {line.strip()}"
 
 
-def test_tests_lie_where_their_modules_do() -> None:
+def test_test_files_mirror_source_files() -> None:
     """The test of `a/b.py` is `tests/a/test_b.py`; a test of one part of it is `tests/a/test_b_<part>.py`."""
     tests = Path(__file__).parent
     for path in sorted(tests.rglob("test_*.py")):
@@ -95,7 +95,7 @@ def test_tests_lie_where_their_modules_do() -> None:
         assert found, f"tests/{relative} has the name of no module in raymine/{relative.parent}"
 
 
-def test_files_stay_small() -> None:
+def test_source_files_have_at_most_500_lines() -> None:
     assert not [p for p in modules() if len(p.read_text().splitlines()) > 500]
 
 

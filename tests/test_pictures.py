@@ -1,4 +1,4 @@
-"""Pictures: rounding, colour maps, sheets and files that are whole or absent."""
+"""Pictures: rounding, colour maps, contact sheets, and atomic PNG files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raymine import pictures
 from raymine.errors import ResourceError
 
 
-def test_to_uint8_rounds_to_nearest_and_survives_bad_values() -> None:
+def test_to_uint8_rounds_to_nearest_and_clips_bad_values() -> None:
     values = np.array([0.0, 1.0, 0.5, 127.4 / 255, 127.6 / 255, -3.0, 7.0, np.nan, np.inf, -np.inf])
     assert pictures.to_uint8(values).tolist() == [0, 255, 128, 127, 128, 0, 255, 0, 255, 0]
 
@@ -46,7 +46,7 @@ def test_depth_picture_near_is_light_far_is_dark_empty_is_black() -> None:
     assert picture[3].tolist() == [0, 0, 0]
 
 
-def test_depth_range_ignores_what_is_transparent_or_not_finite() -> None:
+def test_depth_range_ignores_transparent_and_non_finite_depths() -> None:
     depth = np.array([2.0, 3.0, 100.0, np.inf, np.nan, 0.0])
     opacity = np.array([1.0, 1.0, 0.1, 1.0, 1.0, 1.0])
     near, far = pictures.depth_range(depth, opacity)
@@ -58,7 +58,7 @@ def test_depth_range_ignores_what_is_transparent_or_not_finite() -> None:
     assert flat[1] > 5.0
 
 
-def test_depth_picture_of_nothing_is_black_and_finite() -> None:
+def test_depth_picture_without_opacity_is_black() -> None:
     nothing = pictures.depth_picture(np.full((2, 3), np.nan), np.zeros((2, 3)))
     assert nothing.shape == (2, 3, 3)
     assert not nothing.any()
@@ -68,7 +68,7 @@ def test_opacity_picture_is_grey() -> None:
     assert pictures.opacity_picture(np.array([[0.0, 0.5, 1.0]])).tolist() == [[[0] * 3, [128] * 3, [255] * 3]]
 
 
-def test_error_picture_absolute_and_signed() -> None:
+def test_error_picture_shows_absolute_or_signed_errors() -> None:
     truth = np.full((1, 3, 3), 0.5)
     predicted = truth + np.array([0.0, 0.3, -0.3])[None, :, None]
     absolute = pictures.error_picture(predicted, truth)
@@ -91,7 +91,7 @@ def test_contact_sheet_places_every_panel_and_clips_labels() -> None:
         pictures.contact_sheet([])
 
 
-def test_write_png_round_trip_and_folders(tmp_path: Path) -> None:
+def test_write_png_round_trips_and_creates_folders(tmp_path: Path) -> None:
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     target = tmp_path / "a" / "b" / "x.png"
     pictures.write_png(target, image[:, ::-1])
@@ -129,7 +129,7 @@ def test_failed_write_keeps_the_old_file(
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-def test_parent_that_is_a_file_is_a_resource_error(tmp_path: Path) -> None:
+def test_parent_that_is_a_file_raises_resource_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ResourceError, match="Cannot write"):
         pictures.write_png(tmp_path / "file" / "x.png", np.zeros((2, 2, 3)))

@@ -1,4 +1,4 @@
-"""The progress bar: what it shows, literally, and that it leaves nothing behind."""
+"""The progress bar: literal text, closing, and reuse after closing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def on_terminal() -> tuple[Console, io.StringIO]:
     return Console(file=text, force_terminal=True, width=120, color_system=None), text
 
 
-def test_title_and_text_are_shown_literally() -> None:
+def test_title_and_text_are_shown_without_markup() -> None:
     console, text = on_terminal()
     bar = ProgressBar(console, text_column(), MofNCompleteColumn())
     bar.show("Loading [bold]x", 1, 4, "[red] 1 of 4")

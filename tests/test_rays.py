@@ -1,4 +1,4 @@
-"""Rays of rigs and of single cameras."""
+"""Rays of camera rigs and of single cameras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scene(times: bool = False) -> Scene:
     return Scene(Path(), "test", CAMERAS, tuple(frames), Bounds(near=0.1, far=50.0), None, np.eye(4))
 
 
-def test_one_ray_by_hand():
+def test_rays_for_camera_match_hand_computed_directions():
     camera = Camera(4, 2, 2.0, 2.0, 2.0, 1.0)
     rays = rays_for_camera(camera, np.eye(3, 4), Bounds(near=0.2, far=7.0))
     assert len(rays) == 8
@@ -62,7 +62,7 @@ def test_rays_of_mixed_cameras_project_back_onto_their_pixels():
         assert (rays.origins[here] - torch.from_numpy(frame.pose[:, 3]).float()).abs().max() < 1e-6
 
 
-def test_near_far_and_time_are_the_frames_own_where_they_have_them():
+def test_near_far_and_time_of_a_frame_override_the_scene():
     rig = CameraRig(scene(times=True), range(5))
     rays = rig.rays_for_pixels(torch.tensor([3, 1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
     assert rays.near.tolist() == pytest.approx([0.5, 0.1])
@@ -76,7 +76,7 @@ def test_near_far_and_time_are_the_frames_own_where_they_have_them():
 
 
 @pytest.mark.parametrize("index", range(5))
-def test_a_whole_image_equals_its_pixels_and_its_camera(index: int):
+def test_image_rays_equal_pixel_rays_and_camera_rays(index: int):
     source = scene()
     rig = CameraRig(source, range(5))
     camera = rig.cameras[index]
@@ -92,7 +92,7 @@ def test_a_whole_image_equals_its_pixels_and_its_camera(index: int):
     assert all(t.is_contiguous() for t in (whole.origins, whole.directions, whole.near, whole.far))
 
 
-def test_empty_batch_and_empty_rig():
+def test_empty_batch_or_rig_gives_no_rays():
     nothing = torch.empty(0, dtype=torch.int64)
     assert len(CameraRig(scene(), range(5)).rays_for_pixels(nothing, nothing, nothing)) == 0
     empty = CameraRig(scene(), [])

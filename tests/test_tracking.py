@@ -1,4 +1,4 @@
-"""Logs: whole lines only, cut lines dropped, later rows removed on resume."""
+"""JSONL logs: truncated and damaged lines, full disks, and removal of later rows on resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path: Path, *rows: dict[str, object]) -> None:
     writer.close()
 
 
-def test_rows_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
+def test_rows_are_readable_at_once_and_non_finite_values_are_null(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path / "m.jsonl")
     writer.write({"step": 1, "loss": 0.1 + 0.2, "name": "ü\n"})
     assert read_rows(tmp_path / "m.jsonl") == [{"step": 1, "loss": 0.30000000000000004, "name": "ü\n"}]
@@ -39,7 +39,7 @@ def test_a_missing_log_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [b'{"step": 3, "lo', b"{", b'{"step": 3}'])
-def test_a_cut_last_line_is_dropped_by_readers_and_removed_by_writers(tmp_path: Path, cut: bytes) -> None:
+def test_truncated_last_line_is_skipped_by_readers_and_removed_by_writers(tmp_path: Path, cut: bytes) -> None:
     path = tmp_path / "m.jsonl"
     write(path, {"step": 1}, {"step": 2})
     with open(path, "ab") as file:
@@ -49,7 +49,7 @@ def test_a_cut_last_line_is_dropped_by_readers_and_removed_by_writers(tmp_path: 
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
 
 
-def test_a_file_that_is_nothing_but_a_cut_line_becomes_empty(tmp_path: Path) -> None:
+def test_file_of_one_truncated_line_becomes_empty(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b"x" * 10_000)
     assert read_rows(path) == []
@@ -57,14 +57,14 @@ def test_a_file_that_is_nothing_but_a_cut_line_becomes_empty(tmp_path: Path) -> 
     assert path.read_bytes() == b""
 
 
-def test_a_cut_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
+def test_truncated_line_longer_than_a_block_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n' + b"x" * 9_000)
     JsonlWriter(path).close()
     assert path.read_bytes() == b'{"step": 1}\n'
 
 
-def test_repair_removes_later_rows_and_only_those(tmp_path: Path) -> None:
+def test_repair_removes_only_later_rows(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write(path, {"step": 10}, {"note": "no step"}, {"step": 20}, {"step": 30})
     untouched = path.stat().st_ino
@@ -84,7 +84,7 @@ def test_damage_in_the_middle_is_reported_and_repaired(tmp_path: Path) -> None:
     assert read_rows(path) == [{"step": 1}, {"step": 2}]
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_only_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.jsonl"
     writer = JsonlWriter(path)
     writer.write({"step": 1})
@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert [r["step"] for r in read_rows(path)] == [1, 3]
 
 
-def test_no_permission_to_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_log_raises_resource_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 

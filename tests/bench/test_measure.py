@@ -1,4 +1,4 @@
-"""The mining benchmark: its clock, and what it measures of a step."""
+"""Measurements of the mining benchmark: training clock, evaluation times, traces, memory and the probe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report(step: int, finite: bool = True, loss: float = 1.0, trained: int = 10)
 
 
 class Clock:
-    """Every training step takes 10 ms, every evaluation 5 s."""
+    """A fake clock: every training step takes 10 ms, every evaluation 5 s."""
 
     def __init__(self, burst: int = 1) -> None:
         self.burst = burst
@@ -52,7 +52,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("burst", [1, 4])
-def test_the_clock_sees_steps_only_and_looks_come_at_the_moments(burst: int) -> None:
+def test_clock_counts_training_only_and_evaluations_run_on_schedule(burst: int) -> None:
     clock, data = Clock(burst), ball_scene()[1]
     state = create_state(CONFIG, data, seed=0, device=CPU)
     hooks = Hooks(lambda most: clock.advance(state, most), clock.look, now=lambda: clock.time)
@@ -60,20 +60,20 @@ def test_the_clock_sees_steps_only_and_looks_come_at_the_moments(burst: int) -> 
     assert 400 <= len(log.reports) <= 400 + burst
     assert len(clock.looks) == len(SHARES) == 12
     assert clock.looks == [pytest.approx(4.0 * share, abs=0.0101 * burst) for share in SHARES]
-    # The schedule is laid out for what the time allows, from the first hundredth of it on.
+    # From the first hundredth of the budget on, the schedule's horizon is the number of steps that fit into it.
     assert log.horizons[0][0] <= 4 + burst
     assert all(horizon == pytest.approx(400, abs=2) for _, horizon in log.horizons)
     assert step_time(log).median == pytest.approx(10.0)
 
 
-def test_looks_come_at_the_shares_that_are_asked_for() -> None:
+def test_evaluations_run_at_requested_shares_of_the_budget() -> None:
     clock, state = Clock(), create_state(CONFIG, ball_scene()[1], seed=0, device=CPU)
     hooks = Hooks(lambda most: clock.advance(state, most), clock.look, now=lambda: clock.time)
     train_for(state, 2.0, hooks, (0.3, 0.5, 1.0))
     assert clock.looks == [pytest.approx(2.0 * share, abs=0.011) for share in (0.3, 0.5, 1.0)]
 
 
-def test_run_ends_with_a_look_after_max_useful_steps() -> None:
+def test_run_ends_with_an_evaluation_after_max_useful_steps() -> None:
     clock = Clock(burst=4)
     state = create_state(replace(CONFIG, max_useful_steps=150), ball_scene()[1], seed=0, device=CPU)
     hooks = Hooks(lambda most: clock.advance(state, most), clock.look, now=lambda: clock.time)
@@ -83,7 +83,7 @@ def test_run_ends_with_a_look_after_max_useful_steps() -> None:
     assert log.horizons[-1][1] == state.horizon == 150
 
 
-def test_training_that_stays_non_finite_ends_with_an_error() -> None:
+def test_training_that_stays_non_finite_raises() -> None:
     data = ball_scene()[1]
     state = create_state(CONFIG, data, seed=0, device=CPU)
     broken = Hooks(lambda _: [report(state.step, finite=False)], Clock().look)
@@ -91,7 +91,7 @@ def test_training_that_stays_non_finite_ends_with_an_error() -> None:
         train_for(state, 60.0, broken)
 
 
-def test_a_trace_averages_blocks_and_leaves_out_what_is_not_finite() -> None:
+def test_trace_averages_blocks_and_skips_non_finite_steps() -> None:
     reports = [report(i, finite=i % 2 == 0, loss=float(i), trained=10 if i < 900 else 5) for i in range(1000)]
     log = Log(reports, [0.01 * (i + 1) for i in range(1000)])
     trace = trace_of(log)
@@ -104,7 +104,7 @@ def test_a_trace_averages_blocks_and_leaves_out_what_is_not_finite() -> None:
     assert trace_of(Log([replace(r, extra={}) for r in reports], log.seconds)).tau == ()
 
 
-def test_peak_memory_counts_torch_and_numpy_at_their_largest() -> None:
+def test_peak_bytes_is_largest_sum_of_torch_and_numpy_allocations() -> None:
     mebibyte = 1 << 20
 
     def work() -> int:
@@ -120,7 +120,7 @@ def test_peak_memory_counts_torch_and_numpy_at_their_largest() -> None:
 
 @pytest.fixture(scope="module")
 def states() -> dict[str, TrainState]:
-    """A state of every policy after 61 steps, which is no step before an update of the occupancy grid."""
+    """A state of every policy after 61 steps; the next step does not update the occupancy grid."""
     data, made = ball_scene()[1], {}
     for name in ("none", "prune", "hard"):
         state = create_state(replace_fields(CONFIG, POLICIES[name]), data, seed=0, device=CPU)
@@ -130,7 +130,7 @@ def states() -> dict[str, TrainState]:
     return made
 
 
-def test_step_memory_compares_the_same_batch_and_leaves_the_state_alone(states: dict[str, TrainState]) -> None:
+def test_step_memory_is_lower_with_mining_and_leaves_state_unchanged(states: dict[str, TrainState]) -> None:
     data, state = ball_scene()[1], states["hard"]
     before = {name: value.clone() for name, value in state.tensors().items()}
     found = step_memory(state, data)
@@ -142,7 +142,7 @@ def test_step_memory_compares_the_same_batch_and_leaves_the_state_alone(states: 
 
 
 @pytest.mark.parametrize("policy", ["none", "prune", "hard"])
-def test_a_probe_sees_what_the_next_step_will_train_on(policy: str, states: dict[str, TrainState]) -> None:
+def test_probe_counts_equal_those_of_the_next_step(policy: str, states: dict[str, TrainState]) -> None:
     data, state = ball_scene()[1], states[policy]
     before = {name: value.clone() for name, value in state.tensors().items()}
     seen = probe(state, data)

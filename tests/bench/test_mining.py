@@ -1,4 +1,4 @@
-"""The mining benchmark as a user meets it: a real tiny one that is killed half way, its page, its refusals."""
+"""`raymine bench mining` end to end: a tiny benchmark that is killed and resumed, its HTML page, and error messages."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def bench(scene: Path, *options: str) -> int:
     )
 
 
-def test_a_killed_benchmark_is_resumed_and_ends_with_results_and_page(
+def test_killed_benchmark_resumes_and_writes_results_and_page(
     killed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene, out = killed
@@ -120,7 +120,7 @@ def test_a_killed_benchmark_is_resumed_and_ends_with_results_and_page(
 
 
 def _check_page(text: str, document: Document) -> None:
-    """Every figure, the very cells of the table, and nothing from elsewhere."""
+    """The page has every figure, the table of `table_of`, and no external resources."""
     for name in FIGURES:
         section = re.search(rf'<figure id="{name}".*?</figure>', text, flags=re.DOTALL)
         assert section, name
@@ -149,7 +149,7 @@ def _check_page(text: str, document: Document) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_a_finished_benchmark_only_draws_its_page_again(
+def test_resuming_a_finished_benchmark_only_writes_its_page_again(
     killed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene, out = killed
@@ -163,7 +163,7 @@ def test_a_finished_benchmark_only_draws_its_page_again(
     assert again.page.is_file()
 
 
-def test_a_page_of_many_policies_and_seeds_has_spreads_and_escapes_names(tmp_path: Path) -> None:
+def test_page_shows_ranges_over_seeds_and_escapes_html(tmp_path: Path) -> None:
     ramp = [float(i) for i in range(12)]
     runs = tuple(
         made_up_run(name, seed, [p + seed for p in ramp]) for seed in (0, 1) for name in ("prune", "hard:topk", "hard")
@@ -177,7 +177,7 @@ def test_a_page_of_many_policies_and_seeds_has_spreads_and_escapes_names(tmp_pat
     assert "none was not trained" in text
 
 
-def test_seeds_are_the_outer_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_ordered_by_seed_then_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
     monkeypatch.setattr(mining._Bench, "_one", lambda self, _, policy, seed, __: made_up_run(policy, seed, [1.0] * 12))
     request = MiningRequest(write_scene_of_eight(tmp_path / "scene"), "none,prune", 8.0, 2, device="cpu", page=False)
@@ -206,7 +206,7 @@ def test_seeds_are_the_outer_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["step", "x", "--out", "."], 4, "is a folder"),
     ],
 )
-def test_bad_requests_are_refused_in_words(
+def test_invalid_request_exits_with_code_and_message(
     options: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -217,7 +217,7 @@ def test_bad_requests_are_refused_in_words(
 
 
 @pytest.mark.parametrize("columns", [200, 70])
-def test_a_narrow_terminal_gets_a_column_per_policy(
+def test_table_has_one_column_per_policy_on_a_narrow_terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ramp = [float(i) for i in range(12)]
@@ -230,7 +230,7 @@ def test_a_narrow_terminal_gets_a_column_per_policy(
     assert rows[0][1:3] == (["policy", "dB at 2 s"] if columns == 200 else ["policy", "none"])
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_prints_the_resume_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -244,7 +244,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert not read_document(tmp_path / "runs/bench-mining-scene-1").complete
 
 
-def test_without_matplotlib_it_fails_before_anything_is_loaded(
+def test_missing_matplotlib_fails_before_the_scene_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mining.importlib.util, "find_spec", lambda name: None)
@@ -253,9 +253,7 @@ def test_without_matplotlib_it_fails_before_anything_is_loaded(
     assert main(["bench", "mining", str(tmp_path / "nowhere"), "--no-page"]) == 3
 
 
-def test_a_scene_without_held_out_views_and_a_foreign_folder_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scene_without_held_out_views_or_foreign_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = write_scene_of_eight(tmp_path / "scene")
     request = MiningRequest(scene, device="cpu", out=scene)
     with pytest.raises(RunError, match="left untouched"):
@@ -265,7 +263,7 @@ def test_a_scene_without_held_out_views_and_a_foreign_folder_are_refused(
         bench_mining(request)
 
 
-def test_the_step_benchmark_appends_rows_that_say_what_was_measured(
+def test_step_benchmark_appends_complete_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)

@@ -1,4 +1,4 @@
-"""The benchmark of ops: rows, ratios, refusals of wrong results, and the command line."""
+"""`raymine bench ops`: rows, ratios to the reference, rejection of wrong results, and the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = [(op, maker) for op, makers in MAKERS.items() for maker in makers]
 
 @pytest.fixture
 def fixed_times(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A reference call takes 8 ms and any other 2 ms; gives the backends in the order in which they were timed."""
+    """Fake times: 8 ms per reference call, 2 ms per other call. Returns the backends in the order of timing."""
     order: list[str] = []
 
     def clock(run: Callable[[], object], calls: int, device: torch.device) -> list[float]:
@@ -42,14 +42,12 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return order
 
 
-def test_every_op_of_the_toolkit_is_timed() -> None:
+def test_every_dispatched_op_is_benchmarked() -> None:
     assert set(ops.OPS) == set(dispatch.BACKENDS)
 
 
 @pytest.mark.parametrize(("op", "maker"), CASES, ids=[f"{op}-{i}" for i, (op, _) in enumerate(CASES)])
-def test_every_case_agrees_with_the_reference_and_has_the_same_inputs_each_time(
-    op: str, maker: _op_cases.Maker
-) -> None:
+def test_case_inputs_repeat_and_backend_matches_reference(op: str, maker: _op_cases.Maker) -> None:
     results = []
     for backend in ("reference", "reference", dispatch.explain_one(op, "cpu").backend):
         case = maker(TINY)
@@ -63,13 +61,13 @@ def test_every_case_agrees_with_the_reference_and_has_the_same_inputs_each_time(
     assert case.moved is None or case.moved > 0
 
 
-def test_the_grid_to_march_through_has_three_per_cent_in_blobs() -> None:
+def test_march_grid_is_three_per_cent_occupied_in_clusters() -> None:
     grid = _op_cases._Draws(TINY).blobs(32)
     assert float(grid.cells.float().mean()) == pytest.approx(0.03, abs=1e-3)
     assert 0 < int(grid.blocks.sum()) < grid.blocks.numel()
 
 
-def test_rows_have_every_field_and_survive_json() -> None:
+def test_rows_have_every_field_and_round_trip_through_json() -> None:
     rows = bench_ops(QUICK)
     assert [(row.op, row.direction, row.backend) for row in rows] == [
         (op, direction, backend)
@@ -89,18 +87,18 @@ def test_rows_have_every_field_and_survive_json() -> None:
         assert row.checked == 0 if row.backend == "reference" else row.checked < 1e-3
 
 
-def test_the_ratio_is_to_the_reference_of_the_same_shape(fixed_times: list[str]) -> None:
+def test_ratio_is_relative_to_the_reference_of_the_same_shape(fixed_times: list[str]) -> None:
     rows = bench_ops(QUICK)
     for row in rows:
         own = 8.0 if row.backend == "reference" else 2.0
         assert (row.low_ms, row.median_ms, row.high_ms) == (own, own, own)
         assert row.ratio_to_reference == 8.0 / own
-    # Of 512 samples in 16 rays: a byte each, 8 bytes of those kept, 24 bytes a ray; in 2 ms.
+    # 512 samples in 16 rays: 1 byte per sample, 8 bytes per kept sample and 24 bytes per ray, in 2 ms.
     select = rows[-1]
     assert select.gbytes_per_s == pytest.approx((512 + 8 * select.shapes["kept"] + 24 * 16) / 2e-3 / 1e9)
 
 
-def test_backends_take_turns_and_slow_ones_get_their_repeats(fixed_times: list[str]) -> None:
+def test_backends_are_timed_alternately_with_at_least_the_minimum_repeats(fixed_times: list[str]) -> None:
     runs: dict[dispatch.Backend, ops.Run] = {"reference": dict, "cpu": dict}
     times = ops.take_turns(runs, 0.0, CPU)
     assert {name: set(found) for name, found in times.items()} == {"reference": {8.0}, "cpu": {2.0}}
@@ -111,13 +109,13 @@ def test_backends_take_turns_and_slow_ones_get_their_repeats(fixed_times: list[s
     assert min(map(len, times.values())) >= ops.MOST
 
 
-def test_a_backend_that_this_machine_lacks_leaves_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_backend_times_the_reference_only_and_gives_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "numba_problem", lambda: "no Numba here")
     (row,) = bench_ops(OpsRequest("select", samples=64, device="cpu", seconds=0.0))
     assert (row.backend, row.reason, row.ratio_to_reference) == ("reference", "no Numba here", 1.0)
 
 
-def test_a_wrong_result_is_refused_and_not_timed(
+def test_wrong_result_raises_before_timing(
     monkeypatch: pytest.MonkeyPatch, fixed_times: list[str], tmp_path: Path
 ) -> None:
     real = select_cpu.compact
@@ -135,7 +133,7 @@ def test_a_wrong_result_is_refused_and_not_timed(
 
 
 @pytest.mark.parametrize("spoil", [math.nan, 1.01], ids=str)
-def test_nan_and_small_errors_are_refused(spoil: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_or_one_per_cent_error_raises(spoil: float, monkeypatch: pytest.MonkeyPatch) -> None:
     real = composite_cpu.forward
 
     def spoilt(*arguments: Any) -> Any:
@@ -147,7 +145,7 @@ def test_nan_and_small_errors_are_refused(spoil: float, monkeypatch: pytest.Monk
         bench_ops(OpsRequest("composite", samples=64, device="cpu"))
 
 
-def test_a_deviation_is_relative_and_infinite_where_nothing_can_be_compared() -> None:
+def test_deviation_is_relative_and_infinite_if_not_comparable() -> None:
     assert ops.deviation(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0])) == pytest.approx(0.1)
     assert ops.deviation(torch.zeros(2), torch.zeros(2)) == 0
     assert ops.deviation(torch.ones(2), torch.zeros(2)) > 1
@@ -155,14 +153,14 @@ def test_a_deviation_is_relative_and_infinite_where_nothing_can_be_compared() ->
         assert ops.deviation(bad, torch.ones(2)) == math.inf
 
 
-def test_names_of_ops() -> None:
+def test_parse_ops_orders_deduplicates_and_rejects_empty_lists() -> None:
     assert ops.parse_ops("select, march,select") == ("march", "select")
     assert ops.parse_ops(None) == ops.OPS
     with pytest.raises(ConfigError, match="names no op"):
         ops.parse_ops(" ,")
 
 
-def test_out_of_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_raises_resource_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(sizes: Sizes) -> _op_cases.Case:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
@@ -191,7 +189,7 @@ def test_out_of_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None
         (["opps"], 2, "no benchmark `opps`. Did you mean `ops`?"),
     ],
 )
-def test_bad_requests_are_refused_in_words(
+def test_invalid_request_exits_with_code_and_message(
     options: list[str],
     code: int,
     words: str,
@@ -223,7 +221,7 @@ def test_rows_are_appended_to_a_file_in_a_new_folder(tmp_path: Path, capsys: pyt
     assert [json.loads(line)["backend"] for line in file.read_text().splitlines()] == ["reference", "cpu"] * 2
 
 
-def test_from_the_command_line_to_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_option_prints_rows_of_the_selected_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ops", "--ops", "select,composite", "--samples", "512", "--device", "cpu", "--json"]) == 0
     rows = [from_json(OpRow, row) for row in json.loads(capsys.readouterr().out)]
     assert {row.op for row in rows} == {"select", "composite"}

@@ -1,4 +1,4 @@
-"""Policies that are compared: overrides of the config, and refusals."""
+"""Names of the compared mining policies: the config overrides they stand for, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raymine.recipes.policies import POLICIES
 from support.step import CONFIG
 
 
-def test_policies_are_overrides_of_the_config() -> None:
+def test_policy_names_map_to_config_overrides() -> None:
     for policy in parse_policies(",".join(POLICIES)):
         config = replace_fields(CONFIG, policy.overrides)
         assert config.mining.policy == policy.name.partition(":")[0]
@@ -35,7 +35,7 @@ def test_policies_are_overrides_of_the_config() -> None:
         ("none,none", "`none` twice"),
     ],
 )
-def test_an_unknown_policy_is_refused_with_the_known_ones(text: str, words: str) -> None:
+def test_invalid_policy_list_raises_and_lists_known_policies(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_policies(text)
     assert words in error.value.message

@@ -1,4 +1,4 @@
-"""The probe on a GPU: it must see the occupancy grid that the fused engine has trained."""
+"""The probe on a GPU: it must use the occupancy grid that the fused engine has trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of the mining benchmark read back equal."""
+"""Records of the mining benchmark: round trip through JSON, and errors for other versions and damaged files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raymine.errors import RunError
 from support.bench_records import made_up_document, made_up_run
 
 
-def test_results_read_back_equal(tmp_path: Path) -> None:
+def test_results_round_trip_and_unreadable_files_raise(tmp_path: Path) -> None:
     document = made_up_document((made_up_run("none", 0, [1.5] * 12), made_up_run("hard", 0, [2.5] * 12)))
     write_document(tmp_path, document)
     assert read_document(tmp_path) == document

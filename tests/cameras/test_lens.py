@@ -1,4 +1,4 @@
-"""Lens distortion: undone to a millionth, where it folds, slopes, and how quickly the inverse converges."""
+"""Lens distortion: accuracy of its inverse, where it is not invertible, derivatives, and number of Newton steps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_undistortion_converges_below_a_millionth_in_float32(k1: float, k2: floa
     assert (fast.double() - exact).abs().max() < 1e-6
 
 
-def test_the_fold_is_where_the_polynomial_turns():
-    # r (1 - r^2 / 2) grows up to r = sqrt(2/3), where it is 0.5443; nothing farther out can be undone.
+def test_lens_coverage_ends_where_distortion_stops_increasing():
+    # r (1 - r^2 / 2) grows up to r = sqrt(2/3), where it is 0.5443; larger distorted radii have no inverse.
     edge = math.sqrt(2 / 3) * (1 - 1 / 3)
     size = 400
     inside = Camera(
@@ -41,8 +41,8 @@ def test_the_fold_is_where_the_polynomial_turns():
     assert lens_coverage(outside) == pytest.approx(math.pi * (edge * 100) ** 2 / size**2, abs=0.03)
 
 
-def test_slopes_are_the_derivatives_of_the_lens():
-    """Newton's method converges with a wrong derivative too, only slowly, so the derivative is checked by itself."""
+def test_slopes_equal_autograd_derivatives_of_distortion():
+    """Newton's method also converges with a wrong derivative, only more slowly, so it would hide such an error."""
     k = [torch.tensor(v, dtype=torch.float64) for v in OPENCV.distortion]
     x, y = torch.tensor([0.3, -0.4], dtype=torch.float64), torch.tensor([0.2, 0.5], dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(
@@ -57,6 +57,6 @@ def test_slopes_are_the_derivatives_of_the_lens():
     torch.testing.assert_close(fisheye_slope(theta.detach(), q), slope, rtol=1e-12, atol=0)
 
 
-def test_newton_converges_quadratically():
+def test_newton_inverse_needs_at_most_four_steps():
     assert CameraTable.build([OPENCV]).opencv_steps <= 4
     assert CameraTable.build([FISHEYE]).fisheye_steps <= 4

@@ -1,4 +1,4 @@
-"""Poses: conversions by hand and back, what is wrong with one, similarities."""
+"""Camera poses: conversions by hand and round trips, invalid poses, similarities, and image rotation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raymine.contracts import Camera
 from support.cameras import FISHEYE, OPENCV, PINHOLE, random_pose
 
 
-def test_colmap_pose_by_hand():
+def test_from_colmap_matches_hand_computed_pose():
     # World-to-camera without rotation, camera at (1, 2, 3): t = -centre. OpenCV looks along +z with y down.
     pose = from_colmap(np.array([1.0, 0, 0, 0]), np.array([-1.0, -2.0, -3.0]))
     expected = np.array([[1, 0, 0, 1], [0, -1, 0, 2], [0, 0, -1, 3]], dtype=float)
@@ -38,14 +38,14 @@ def test_colmap_pose_by_hand():
     np.testing.assert_allclose(quaternion_to_matrix(np.array([half, 0, 0, half])) @ [1, 0, 0], [0, 1, 0], atol=1e-12)
 
 
-def test_llff_pose_by_hand():
+def test_from_llff_matches_hand_computed_pose():
     # Columns [down, right, back]: a camera whose right is +x, up +y, back +z.
     llff = np.array([[0, 1, 0, 5], [-1, 0, 0, 6], [0, 0, 1, 7]], dtype=float)
     np.testing.assert_allclose(from_llff(llff), np.array([[1, 0, 0, 5], [0, 1, 0, 6], [0, 0, 1, 7]], dtype=float))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_conversions_round_trip(seed: int):
+def test_pose_conversions_round_trip(seed: int):
     pose = random_pose(seed)
     np.testing.assert_allclose(from_colmap(*to_colmap(pose)), pose, atol=1e-12)
     np.testing.assert_allclose(from_llff(to_llff(pose)), pose, atol=1e-12)
@@ -53,12 +53,12 @@ def test_conversions_round_trip(seed: int):
 
 
 @pytest.mark.parametrize("axis", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0.6, 0.8, 0)])
-def test_quaternion_of_a_half_turn(axis: tuple[float, float, float]):
+def test_quaternion_of_a_half_turn_round_trips(axis: tuple[float, float, float]):
     rotation = 2 * np.outer(axis, axis) - np.eye(3)
     np.testing.assert_allclose(quaternion_to_matrix(matrix_to_quaternion(rotation)), rotation, atol=1e-12)
 
 
-def test_look_at_sees_the_target_in_the_centre_upright():
+def test_look_at_projects_the_target_to_the_centre_and_stays_upright():
     pose = look_at(np.array([3.0, -4.0, 2.0]), np.array([0.5, 0.0, 0.25]), np.array([0.0, 0.0, 1.0]))
     assert pose_fault(pose) is None
     points = torch.tensor([[0.5, 0.0, 0.25], [0.5, 0.0, 0.75]], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_look_at_sees_the_target_in_the_centre_upright():
     assert pose_fault(straight_down) is None
 
 
-def test_pose_faults_are_named():
+def test_pose_fault_describes_each_invalid_pose():
     good = random_pose(1)
     assert pose_fault(good) is None
     assert pose_fault(np.round(good, 3)) is None
@@ -90,7 +90,7 @@ def test_pose_faults_are_named():
     assert "scaled" not in str(pose_fault(np.zeros((3, 4))))
 
 
-def test_similarity_keeps_every_projection():
+def test_similarity_preserves_projections_and_scales_depth():
     rotation = random_pose(8)[:, :3]
     matrix = similarity(rotation, np.array([1.0, -2.0, 0.5]), 0.31)
     poses = np.stack([random_pose(i) for i in range(4)])
@@ -107,7 +107,7 @@ def test_similarity_keeps_every_projection():
 
 
 @pytest.mark.parametrize("camera", [PINHOLE, OPENCV, FISHEYE], ids=lambda c: c.model)
-def test_turning_a_picture_turns_its_camera(camera: Camera):
+def test_turn_clockwise_rotates_the_camera_with_its_image(camera: Camera):
     pose = random_pose(5)
     xy = torch.tensor([[10.0, 7.0], [40.0, 30.0]], dtype=torch.float64)
     points = unproject(camera, pose, xy, torch.tensor([2.0, 3.0], dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Camera conventions, checked against formulas written out here and never against the module itself."""
+"""Camera projection, checked against formulas written out here instead of the module's own functions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_every_exported_name_exists():
         assert hasattr(cameras, name)
 
 
-def test_project_pinhole_by_hand():
+def test_project_pinhole_matches_hand_computation():
     # 2 to the right, 1 up, 4 ahead: u = 2/4, v = -1/4.
     xy, depth = project(PINHOLE, AT_ORIGIN, torch.tensor([[2.0, 1.0, -4.0]], dtype=torch.float64))
     assert xy[0].tolist() == pytest.approx([70 * 0.5 + 30, -68 * 0.25 + 25])
     assert depth.tolist() == [4.0]
 
 
-def test_project_opencv_by_hand():
+def test_project_opencv_matches_formula():
     k1, k2, p1, p2, k3 = OPENCV.distortion
     x, y = 0.3, -0.2
     r2 = x * x + y * y
@@ -40,7 +40,7 @@ def test_project_opencv_by_hand():
     assert xy[0].tolist() == pytest.approx([500 * u + 322, 510 * v + 236], abs=1e-9)
 
 
-def test_project_fisheye_by_hand_also_behind_the_image_plane():
+def test_project_fisheye_matches_formula_also_behind_the_image_plane():
     k1, k2, k3, k4 = FISHEYE.distortion
     for theta in (0.4, 1.2, 1.9):
         distance = theta * (1 + k1 * theta**2 + k2 * theta**4 + k3 * theta**6 + k4 * theta**8)
@@ -53,7 +53,7 @@ def test_project_fisheye_by_hand_also_behind_the_image_plane():
         assert depth.item() == pytest.approx(math.cos(theta))
 
 
-def test_points_on_the_axis_and_in_the_camera_centre_are_finite():
+def test_project_is_finite_on_the_axis_and_at_the_camera_centre():
     points = torch.tensor([[0.0, 0.0, -1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     for camera in (PINHOLE, OPENCV, FISHEYE):
         xy, _ = project(camera, AT_ORIGIN, points)
@@ -78,7 +78,7 @@ def test_unproject_inverts_project_over_the_whole_picture(camera: Camera, dtype:
     assert (distances - 2.5).abs().max() < 1e-5
 
 
-def test_mixed_table_equals_each_camera_alone():
+def test_directions_of_a_mixed_table_equal_each_camera_alone():
     many = [PINHOLE, OPENCV, FISHEYE, PINHOLE]
     table = CameraTable.build(many, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -98,7 +98,7 @@ def test_fisheye_without_coefficients_is_equidistant():
     assert direction[0].tolist() == pytest.approx([math.sin(1.0), 0.0, -math.cos(1.0)], abs=1e-6)
 
 
-def test_a_lens_that_folds_is_noticed_and_stays_finite():
+def test_non_invertible_lens_has_low_coverage_and_finite_directions():
     camera = Camera(640, 480, 200.0, 200.0, 320.0, 240.0, "opencv", (-0.5, 0.0, 0.0, 0.0, 0.0))
     assert 0.05 < lens_coverage(camera) < 0.2
     directions = camera_directions(camera, torch.tensor([0.0, 320.0]), torch.tensor([0.0, 240.0]))
@@ -106,7 +106,7 @@ def test_a_lens_that_folds_is_noticed_and_stays_finite():
     assert lens_coverage(OPENCV) == lens_coverage(FISHEYE) == lens_coverage(PINHOLE) == 1.0
 
 
-def test_empty_batches_and_tables():
+def test_empty_batches_and_tables_give_empty_results():
     empty = torch.empty(0)
     for camera in (PINHOLE, OPENCV, FISHEYE):
         assert camera_directions(camera, empty, empty).shape == (0, 3)
@@ -114,7 +114,7 @@ def test_empty_batches_and_tables():
     assert CameraTable.build([]).directions(empty.long(), empty, empty).shape == (0, 3)
 
 
-def test_field_of_view():
+def test_field_of_view_of_pinhole_and_fisheye_in_degrees():
     assert field_of_view(Camera(200, 100, 100.0, 50.0, 100.0, 50.0)) == pytest.approx((90.0, 90.0))
     fisheye = Camera(314, 157, 100.0, 100.0, 157.0, 78.5, "fisheye", (0.0,) * 4)
     assert field_of_view(fisheye)[0] == pytest.approx(180, abs=0.1)

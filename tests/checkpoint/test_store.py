@@ -1,4 +1,4 @@
-"""Checkpoints: exact, atomic, verified, rotated, and never the only copy."""
+"""Checkpoints: bit-exact round trips, atomic writes, damage, rotation, rewinding, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raymine.errors import CheckpointError, ResourceError
 
 
 def tensors(seed: int = 0) -> dict[str, Tensor]:
-    """Every type a state may hold, and every awkward shape."""
+    """Every dtype that a state may hold, and scalar, empty, transposed and strided tensors."""
     generator = torch.Generator().manual_seed(seed)
     base = torch.randn(5, 7, generator=generator)
     return {
@@ -53,7 +53,7 @@ def save(folder: Path, *steps: int, keep: int = 2) -> None:
         checkpoint.save(folder, step, tensors(step), {"step": step, "rays": 7}, {"recipe": "ngp"}, keep=keep)
 
 
-def test_every_bit_comes_back(tmp_path: Path) -> None:
+def test_save_and_load_round_trip_is_bit_exact(tmp_path: Path) -> None:
     scalars = {"step": 3, "tau": 0.1 + 0.2, "name": "x", "list": [1, 2.5], "none": None}
     path = checkpoint.save(tmp_path, 3, tensors(), scalars, {"recipe": "ngp"})
     assert path == tmp_path / "step-00000003.json"
@@ -67,8 +67,8 @@ def test_every_bit_comes_back(tmp_path: Path) -> None:
         assert bits(found.tensors[name]) == bits(value), name
 
 
-def test_the_tensor_file_is_plain_safetensors(tmp_path: Path) -> None:
-    """Anybody's reader opens it, and the library's own writer agrees about the content."""
+def test_tensor_file_is_plain_safetensors(tmp_path: Path) -> None:
+    """The safetensors library reads the file, and its own writer produces the same content."""
     checkpoint.save(tmp_path, 1, tensors(), {}, {})
     ours = safetensors.torch.load_file(tmp_path / "step-00000001.safetensors")
     plain = {name: value.detach().contiguous().clone() for name, value in tensors().items()}
@@ -77,7 +77,7 @@ def test_the_tensor_file_is_plain_safetensors(tmp_path: Path) -> None:
     assert all(bits(ours[name]) == bits(theirs[name]) for name in ours)
 
 
-def test_a_checkpoint_owns_its_tensors(tmp_path: Path) -> None:
+def test_loaded_tensors_are_writable_and_independent_of_the_file(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"a": torch.ones(4)}, {}, {})
     found = checkpoint.load(tmp_path / "step-00000001.json")
     checkpoint.save(tmp_path, 1, {"a": torch.zeros(4)}, {}, {})
@@ -85,14 +85,14 @@ def test_a_checkpoint_owns_its_tensors(tmp_path: Path) -> None:
     found.tensors["a"].add_(1)
 
 
-def test_an_empty_state_and_a_very_late_step(tmp_path: Path) -> None:
+def test_empty_state_with_nine_digit_step_round_trips(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 123_456_789, {}, {}, {})
     latest = checkpoint.load_latest(tmp_path)
     assert latest is not None
     assert (latest.checkpoint.step, latest.checkpoint.tensors) == (123_456_789, {})
 
 
-def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_rotation_keeps_the_last_two_and_the_best_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 10)
     checkpoint.mark_best(tmp_path, Best(10, "psnr", 30.5))
     save(tmp_path, 20, 30, 40)
@@ -113,7 +113,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_best_pointer_to_nothing_is_no_best(tmp_path: Path) -> None:
+def test_best_is_none_if_its_pointer_is_missing_dangling_or_damaged(tmp_path: Path) -> None:
     save(tmp_path, 10)
     assert checkpoint.read_best(tmp_path) is None
     checkpoint.mark_best(tmp_path, Best(5, "psnr", 1.0))
@@ -122,7 +122,7 @@ def test_a_best_pointer_to_nothing_is_no_best(tmp_path: Path) -> None:
     assert checkpoint.load_best(tmp_path) is None
 
 
-def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+def test_load_latest_is_none_without_checkpoints(tmp_path: Path) -> None:
     assert checkpoint.load_latest(tmp_path) is None
     assert checkpoint.load_latest(tmp_path / "nowhere") is None
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
@@ -158,7 +158,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path: Path, kind: str) -> None:
+def test_load_latest_skips_and_reports_a_damaged_checkpoint(tmp_path: Path, kind: str) -> None:
     save(tmp_path, 10, 20)
     DAMAGE[kind](tmp_path)
     latest = checkpoint.load_latest(tmp_path)
@@ -168,7 +168,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path: Path, kind: str
     assert len(latest.problems) == 1
     assert NEWEST in latest.problems[0]
     assert "damaged" in latest.problems[0] or "missing" in latest.problems[0]
-    # Going on from there: the damaged one is set aside and the next save works.
+    # Rewinding to the good checkpoint removes the damaged one, and the next save works.
     checkpoint.rewind(tmp_path, 10, None)
     assert checkpoint.list_steps(tmp_path) == [10]
     save(tmp_path, 20)
@@ -177,7 +177,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path: Path, kind: str
     assert (again.checkpoint.step, again.problems) == (20, ())
 
 
-def test_all_damaged_is_an_error_that_names_them(tmp_path: Path) -> None:
+def test_load_latest_raises_and_names_all_checkpoints_if_all_are_damaged(tmp_path: Path) -> None:
     save(tmp_path, 10, 20)
     for step in (10, 20):
         os.truncate(tmp_path / f"step-000000{step}.safetensors", 9)
@@ -188,7 +188,7 @@ def test_all_damaged_is_an_error_that_names_them(tmp_path: Path) -> None:
     assert caught.value.exit_code == 4
 
 
-def test_tensors_without_json_do_not_count(tmp_path: Path) -> None:
+def test_tensor_file_without_json_is_ignored_and_removed_by_rewind(tmp_path: Path) -> None:
     save(tmp_path, 10, 20)
     (tmp_path / "step-00000020.json").unlink()
     latest = checkpoint.load_latest(tmp_path)
@@ -198,7 +198,7 @@ def test_tensors_without_json_do_not_count(tmp_path: Path) -> None:
     assert not (tmp_path / "step-00000020.safetensors").exists()
 
 
-def test_another_format_is_refused_even_with_an_older_one_beside_it(tmp_path: Path) -> None:
+def test_unknown_format_raises_instead_of_falling_back(tmp_path: Path) -> None:
     save(tmp_path, 10, 20)
     data = json.loads((tmp_path / f"{NEWEST}.json").read_text())
     data |= {"format": 99, "version": "9.9.9"}
@@ -207,7 +207,7 @@ def test_another_format_is_refused_even_with_an_older_one_beside_it(tmp_path: Pa
         checkpoint.load_latest(tmp_path)
 
 
-def test_another_recipe_is_named(tmp_path: Path) -> None:
+def test_require_names_only_the_mismatching_field(tmp_path: Path) -> None:
     found = checkpoint.load(checkpoint.save(tmp_path, 1, {}, {}, {"recipe": "ngp", "config": "abc"}))
     checkpoint.require(found, {"recipe": "ngp", "config": "abc"})
     with pytest.raises(CheckpointError, match="recipe is 'ngp' in the checkpoint, 'vanilla' expected") as caught:
@@ -216,9 +216,9 @@ def test_another_recipe_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-# The header, 16 tensors that are not empty, then the JSON: 17 good writes fail on the JSON.
+# Writes are the header, 16 non-empty tensors, then the JSON: after 17 successful writes the JSON fails.
 @pytest.mark.parametrize("after", [0, 1, 5, 17])
-def test_a_full_disk_keeps_the_older_ones_and_leaves_no_rubbish(
+def test_failed_write_keeps_older_checkpoints_and_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, after: int
 ) -> None:
     save(tmp_path, 10, 20)
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_the_older_ones_and_leaves_no_rubbish(
     assert checkpoint.list_steps(tmp_path) == [20, 30]
 
 
-def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unsupported_values_raise_before_anything_is_written(tmp_path: Path) -> None:
     for scalars in ({"tau": float("nan")}, {"x": object()}):
         with pytest.raises(CheckpointError, match="cannot be saved as JSON"):
             checkpoint.save(tmp_path, 1, {}, scalars, {})
@@ -249,13 +249,13 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_raises_resource_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="create the checkpoint folder"):
         save(tmp_path / "file" / "checkpoints", 1)
 
 
-def test_rewind_sets_the_best_pointer_back(tmp_path: Path) -> None:
+def test_rewind_restores_the_best_pointer(tmp_path: Path) -> None:
     save(tmp_path, 10, 20)
     checkpoint.mark_best(tmp_path, Best(20, "psnr", 33.0))
     checkpoint.rewind(tmp_path, 10, Best(10, "psnr", 30.0))

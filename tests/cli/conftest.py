@@ -1,4 +1,4 @@
-"""Every test of a command has a folder and a cache of its own."""
+"""Fixtures of the command-line tests: a tiny scene, and a working folder and a cache for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what goes to stdout and stderr, and the words of every refusal."""
+"""The command line: exit codes, stdout and stderr, and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raymine.cli import app, main
 from raymine.errors import ConfigError, MissingExtraError, ResourceError, SceneError
 
 
-def test_help_is_quick_because_it_loads_no_heavy_package() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from raymine.cli import main; code = main(['--help']);"
         "heavy = {'torch', 'numba', 'numpy', 'PIL', 'av'} & set(sys.modules); print(code, sorted(heavy))"
@@ -30,21 +30,21 @@ def test_help_is_quick_because_it_loads_no_heavy_package() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "check", "train", "eval", "render", "runs", "bench", "doctor"])
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"usage: raymine {name}" in text
     assert "{None}" not in text
 
 
-def test_version_and_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed_and_no_arguments_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"raymine {__version__}\n"
     assert main([]) == 2
     assert "usage: raymine" in capsys.readouterr().out
 
 
-def test_unknown_command_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trian", "scene"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -64,7 +64,9 @@ def test_unknown_command_is_suggested(capsys: pytest.CaptureFixture[str]) -> Non
         (["--json", "runs"], ["--json"]),
     ],
 )
-def test_wrong_options_exit_with_2(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_exit_with_2(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -108,7 +110,7 @@ def test_wrong_options_exit_with_2(arguments: list[str], words: list[str], capsy
         ),
     ],
 )
-def test_every_failure_is_plain_lines_and_a_code(
+def test_errors_print_a_message_without_traceback_and_set_the_exit_code(
     error: BaseException, code: int, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(self: object) -> int:
@@ -119,7 +121,7 @@ def test_every_failure_is_plain_lines_and_a_code(
     assert capsys.readouterr() == ("", printed)
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_propagates(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object) -> int:
         raise RuntimeError("a bug")
 
@@ -128,7 +130,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["runs"])
 
 
-def test_reader_that_goes_away_is_no_traceback() -> None:
+def test_broken_pipe_exits_with_141_and_no_traceback() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "raymine.cli", "--version"]
@@ -138,7 +140,7 @@ def test_reader_that_goes_away_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_no_such_scene_and_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_scene_exits_with_3_and_missing_run_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "nowhere"]) == 3
     assert "nowhere" in capsys.readouterr().err
     assert main(["eval", "nowhere"]) == 4
@@ -147,7 +149,9 @@ def test_no_such_scene_and_no_such_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "runs").exists()
 
 
-def test_train_refusals_leave_no_run_behind(scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_train_options_create_no_run_folder(
+    scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["train", str(scene), "--recipe", "npg"]) == 2
     err = capsys.readouterr().err
     assert "npg" in err
@@ -159,7 +163,7 @@ def test_train_refusals_leave_no_run_behind(scene: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "runs").exists()
 
 
-def test_train_eval_render_runs_from_end_to_end(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_eval_runs_and_render_work_end_to_end(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def document(arguments: list[str]) -> Any:
         code = main(arguments)
         out, err = capsys.readouterr()

@@ -10,7 +10,7 @@ import pytest
 from raymine.cli import main
 
 
-def test_check_reports_problems_and_its_exit_code(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_damaged_image_and_exits_with_3(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(scene), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
     (scene / "train" / "r_1.png").write_bytes((scene / "train" / "r_1.png").read_bytes()[:60])

@@ -1,4 +1,4 @@
-"""`raymine demo`: free names, and as many views as the machine can render."""
+"""`raymine demo`: names of output folders, and the number of orbit views for the machine's speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raymine.cli.demo import next_free, orbit_views
 from raymine.evaluate import Evaluation, ViewScore
 
 
-def test_next_free_name(tmp_path: Path) -> None:
+def test_next_free_appends_the_first_unused_number(tmp_path: Path) -> None:
     assert next_free(tmp_path / "demo") == tmp_path / "demo"
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo-2").mkdir()
@@ -18,6 +18,6 @@ def test_next_free_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "views"), [(0.01, 60), (0.5, 40), (5.0, 16)])
-def test_demo_renders_what_the_machine_can(seconds: float, views: int) -> None:
+def test_orbit_has_fewer_views_on_slower_machines(seconds: float, views: int) -> None:
     scores = (ViewScore("a", 30.0, 0.9, 9 * seconds), ViewScore("b", 30.0, 0.9, seconds))
     assert orbit_views(Evaluation(scores, 1.0)) == views

@@ -1,4 +1,4 @@
-"""`raymine doctor`: every choice has a reason."""
+"""`raymine doctor`: the reported backends and their reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raymine import __version__
 from raymine.cli import main
 
 
-def test_doctor_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_doctor_gives_a_reason_for_every_backend_choice(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["raymine"]["version"] == __version__

@@ -1,4 +1,4 @@
-"""Words for people: numbers, durations and sizes."""
+"""Formatted output: numbers, durations, sizes, JSON and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from raymine.cli import output as cli_output
 
 
-def test_output_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_durations_sizes_numbers_and_json_are_formatted(capsys: pytest.CaptureFixture[str]) -> None:
     assert [cli_output.duration(s) for s in (7.26, 250, 7500)] == ["7.3 s", "4 min 10 s", "2 h 05 min"]
     assert [cli_output.size(b) for b in (12, 2048, 3 << 30, 5 << 40)] == ["12 B", "2.0 KiB", "3.0 GiB", "5.0 TiB"]
     assert cli_output.number(None) == cli_output.number(math.nan) == "-"
@@ -23,7 +23,7 @@ def test_output_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "a [red]path[/red]\n"
 
 
-def test_narrow_table_keeps_numbers_whole() -> None:
+def test_narrow_table_does_not_wrap_numbers() -> None:
     row = ("/a/rather/long/path/to/a/run", "a scene", "29.83", "11.40")
     made = cli_output.table("", ("run", "scene", "train", "test"), [row], right=("train", "test"))
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""`raymine render`: sizes, and targets that are checked first."""
+"""`raymine render`: parsing of --size, and checks of the output path."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from raymine.errors import ConfigError
 
 
 @pytest.mark.parametrize("text", ["12", "0x4", "ax3", "12x", "-1x4", "1x2x3", ""])
-def test_bad_sizes(text: str) -> None:
+def test_parse_size_rejects_malformed_sizes(text: str) -> None:
     with pytest.raises(ConfigError, match="--size must look like 320x240"):
         parse_size(text)
 
 
-def test_sizes() -> None:
+def test_parse_size_accepts_either_case_and_none() -> None:
     assert parse_size("320x240") == (320, 240)
     assert parse_size("320X240") == (320, 240)
     assert parse_size(None) is None
 
 
-def test_render_targets_are_checked_before_rendering(tmp_path: Path) -> None:
+def test_check_target_rejects_existing_or_unsupported_targets(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "dir.mp4").mkdir()

@@ -1,4 +1,4 @@
-"""`raymine runs`: what it says where there are none."""
+"""`raymine runs` without any runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from raymine.cli import main
 
 
-def test_runs_of_an_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_nothing_without_a_runs_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs"]) == 0
     out, err = capsys.readouterr()
     assert out == ""

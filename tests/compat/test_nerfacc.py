@@ -1,4 +1,4 @@
-"""The nerfacc drop-in as a whole: its names, its modules, and standing in for the original by name."""
+"""The nerfacc drop-in as a whole: public names, the documentation page, and `install`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ PAGE = DOCS / "toolkit/nerfacc.md"
 
 
 @pytest.mark.parametrize("module", NAMES)
-def test_every_public_name_is_there(module: str) -> None:
+def test_every_public_name_of_nerfacc_exists(module: str) -> None:
     found = importlib.import_module(f"raymine.compat.nerfacc.{module}".rstrip("."))
     missing = [name for name in NAMES[module].split() if not hasattr(found, name)]
     assert missing == []
 
 
-def test_the_page_names_every_name_and_a_test_that_is_there() -> None:
+def test_documentation_lists_every_name_and_existing_test_files() -> None:
     text = PAGE.read_text()
     for names in NAMES.values():
         for name in names.split():
@@ -55,7 +55,7 @@ def test_the_page_names_every_name_and_a_test_that_is_there() -> None:
         assert (TESTS / file).is_file(), file
 
 
-def test_install_answers_for_the_original_and_all_its_modules() -> None:
+def test_install_makes_nerfacc_imports_resolve_to_the_drop_in() -> None:
     code = (
         "import raymine.compat.nerfacc as ours\n"
         "assert ours.install() is ours and ours.install() is ours\n"
@@ -69,7 +69,7 @@ def test_install_answers_for_the_original_and_all_its_modules() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_install_refuses_beside_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_raises_if_nerfacc_is_already_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     original = ModuleType("nerfacc")
     original.__file__ = "/somewhere/nerfacc/__init__.py"
     for name in [name for name in sys.modules if name.split(".")[0] == "nerfacc"]:

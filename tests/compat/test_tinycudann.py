@@ -1,4 +1,4 @@
-"""The PyTorch surface of tiny-cuda-nn: networks by plain loops, the modules, errors, and the page about them."""
+"""The PyTorch API of tiny-cuda-nn: networks against plain loops, modules, errors, and the documentation page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FUNCTIONS = {
 
 
 def by_loops(row: list[float], params: list[float], hidden: str, output: str) -> list[float]:
-    """A network with 16 padded inputs, one hidden layer of 16 and 2 outputs, written out."""
+    """A network with 16 padded inputs, one hidden layer of 16 and 2 outputs, as plain loops."""
     x = row + [1.0] * (16 - len(row))
     first, last = params[:256], params[256:]
     h = [FUNCTIONS[hidden](sum(first[16 * o + i] * x[i] for i in range(16))) for o in range(16)]
@@ -97,7 +97,7 @@ def test_cutlass_takes_any_width(neurons: int, layers: int) -> None:
     assert torch.allclose(network(x), h[:, :20], atol=1e-5)
 
 
-def test_gradients_of_a_network() -> None:
+def test_network_passes_gradcheck_and_gradgradcheck() -> None:
     network = networks.build(
         3, 2, {"otype": "CutlassMLP", "n_neurons": 4, "n_hidden_layers": 2, "activation": "Softplus"}
     )
@@ -108,7 +108,7 @@ def test_gradients_of_a_network() -> None:
 
 
 def test_networks_too_large_for_the_kernel_have_scaled_gradients_in_half_precision() -> None:
-    """The path of a large network on a GPU, called by itself."""
+    """Calls the code path of large networks on a GPU directly."""
     network = networks.build(
         3, 2, {"otype": "CutlassMLP", "n_neurons": 160, "n_hidden_layers": 1, "activation": "Tanh"}
     )
@@ -133,7 +133,7 @@ def test_networks_too_large_for_the_kernel_have_scaled_gradients_in_half_precisi
 
 
 def test_the_fused_kernel_agrees(half_on_cpu: None) -> None:
-    """The path of a GPU, in Triton's interpreter where there is none."""
+    """The code path of a GPU; without a GPU it runs in Triton's interpreter."""
     pytest.importorskip("triton")
     made = tcnn.NetworkWithInputEncoding(3, 4, GRID, {**MLP, "output_activation": "Sigmoid"}).to("cpu")
     if not dispatch.interpreted():
@@ -182,7 +182,8 @@ def test_an_encoding_then_a_network_is_both_in_one() -> None:
 
 
 def test_padding_of_each_encoding() -> None:
-    """Ones after an encoding, zeros after a grid, ones before spherical harmonics; a composite pads its last."""
+    """Encodings are padded with ones at the end, grids with zeros at the end, spherical harmonics with ones at the
+    start. A composite pads its last nested encoding."""
     x = torch.rand(2, 3)
 
     def padded(config: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -368,14 +369,14 @@ def test_errors_name_the_option(make: Any, message: str) -> None:
         make()
 
 
-def test_options_that_nobody_reads_are_warned_of() -> None:
+def test_unknown_options_warn() -> None:
     with pytest.warns(UserWarning, match=r"HashGrid has no option `n_level`; ignored\. It reads .*n_levels"):
         tcnn.Encoding(3, {**GRID, "n_level": 4})
     with pytest.warns(UserWarning, match="FullyFusedMLP has no option `dropout`"):
         tcnn.Network(3, 2, {**MLP, "dropout": 0.1})
 
 
-def test_values_that_are_not_finite_stay_visible() -> None:
+def test_non_finite_inputs_give_nan_in_their_own_row_only() -> None:
     made = tcnn.NetworkWithInputEncoding(3, 2, GRID, {**MLP, "activation": "Tanh"}).to("cpu")
     x = torch.full((3, 3), 0.5)
     x[1, 2] = math.nan
@@ -386,7 +387,7 @@ def test_values_that_are_not_finite_stay_visible() -> None:
     assert bool(plain(torch.tensor([[math.nan], [math.inf]])).isnan().all())
 
 
-def test_an_image_is_learnt() -> None:
+def test_training_fits_an_image() -> None:
     grid = {"otype": "HashGrid", "n_levels": 8, "log2_hashmap_size": 12, "base_resolution": 4, "per_level_scale": 1.5}
     made = tcnn.NetworkWithInputEncoding(2, 1, grid, {**MLP, "n_neurons": 32}).to("cpu")
     generator = torch.Generator().manual_seed(0)
@@ -402,13 +403,13 @@ def test_an_image_is_learnt() -> None:
     assert sum(losses[-10:]) / 10 < 0.1 * losses[0]
 
 
-# Installing, and the page
+# Installation and documentation
 
 
 @pytest.fixture
 def no_tinycudann(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tinycudann", "tinycudann.modules"):
-        monkeypatch.setitem(sys.modules, name, None)  # so that monkeypatch restores what was there
+        monkeypatch.setitem(sys.modules, name, None)  # so that monkeypatch restores the original entry
         del sys.modules[name]
 
 
@@ -432,11 +433,11 @@ def test_install_refuses_to_replace_another(no_tinycudann: None) -> None:
     assert tcnn.install(force=True) is sys.modules["tinycudann"] is tcnn
 
 
-def test_the_page_runs_and_names_tests_that_exist(no_tinycudann: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documentation_examples_run_and_named_tests_exist(no_tinycudann: None, monkeypatch: pytest.MonkeyPatch) -> None:
     text = PAGE.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     assert blocks
-    # On the CPU, also where there is a GPU.
+    # Run on the CPU even if there is a GPU.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for block in blocks:
         exec(block, {})

@@ -1,4 +1,4 @@
-"""Configs: exact JSON, refusals with dotted names, differences in words."""
+"""Config codec: exact JSON round trips, errors with dotted names, differences, digests, and limits of a run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def round_trip(value: Model) -> Model:
     return from_json(Model, json.loads(json.dumps(to_json(value), allow_nan=False)))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the codec
+@settings(suppress_health_check=[HealthCheck.too_slow])  # generating values may be slow on a busy machine
 @given(
     st.builds(
         Model,
@@ -86,7 +86,7 @@ def test_json_round_trip_is_exact(value: Model) -> None:
     assert repr(back) == repr(value)
 
 
-def test_non_finite_floats_survive() -> None:
+def test_non_finite_floats_round_trip() -> None:
     back = round_trip(Model("x", Grid(scale=math.inf), box=(-math.inf, math.nan, 0.1)))
     assert back.field == Grid(scale=math.inf)
     assert back.box[0] == -math.inf
@@ -112,7 +112,7 @@ def test_non_finite_floats_survive() -> None:
         ({"table": {"k": None}}, "table.k: must be a number, got None"),
     ],
 )
-def test_what_does_not_fit_is_named(change: dict[str, object], words: str) -> None:
+def test_from_json_rejects_wrong_values_and_names_the_setting(change: dict[str, object], words: str) -> None:
     data = {**to_json(Model("x", Grid())), **change}
     with pytest.raises(ConfigError, match=words):
         from_json(Model, data)
@@ -126,7 +126,7 @@ def test_missing_keys_take_defaults_or_are_named() -> None:
         from_json(Grid, {"level": 3})
 
 
-def test_differences_read_like_sentences() -> None:
+def test_differences_lists_changed_added_and_removed_settings() -> None:
     old = {"train": {"field": {"levels": 8}, "lr": 0.1}, "seed": 0, "gone": 1}
     new = {"train": {"field": {"levels": 16}, "lr": 0.1}, "seed": 0, "new": None}
     assert differences(old, new) == [
@@ -135,11 +135,11 @@ def test_differences_read_like_sentences() -> None:
         "new: absent in the run, null asked",
     ]
     assert differences(old, old) == []
-    # Equal for Python but not the same setting.
+    # True == 1 in Python, but they are different settings.
     assert differences({"a": True}, {"a": 1}) == ["a: true in the run, 1 asked"]
 
 
-def test_replace_fields_checks_and_suggests() -> None:
+def test_replace_fields_validates_values_and_suggests_names() -> None:
     model = Model("x", Grid())
     assert replace_fields(model, {"field.levels": 16, "name": "y"}) == Model("y", Grid(16))
     assert model == Model("x", Grid())

@@ -1,4 +1,4 @@
-"""From schema to schema: what earlier versions stored, in the names of this one."""
+"""Migration of configs and checkpoints from earlier schemas to the current one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raymine.errors import ConfigError
 
 OLD: dict[str, Any] = json.loads((Path(__file__).parent / "schema_1.json").read_text())
 OLD_DIGEST = "7d98c1ca4ee4f0e8eb57c5f70c36c537e9ac066b688ed83d56fb849d4d677022"
-"""What the checkpoints of that run carry. It must never change."""
+"""The digest stored in the checkpoints of that run. It must never change."""
 
 
 def old(**train: object) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def old(**train: object) -> dict[str, Any]:
     return data
 
 
-def test_schema_1_to_2_renames_tags_and_keeps_the_rest() -> None:
+def test_schema_1_to_2_renames_settings_adds_types_and_keeps_the_rest() -> None:
     before = old(enough=40_000, checkpoint=4096, random_background=False)
     kept = copy.deepcopy(before)
     after = migrate_config(before, to=2)
@@ -48,15 +48,15 @@ def test_schema_1_to_2_renames_tags_and_keeps_the_rest() -> None:
     }  # fmt: skip
 
 
-def test_an_option_that_is_gone_is_not_dropped_in_silence() -> None:
+def test_removed_option_raises_instead_of_being_dropped() -> None:
     winsor = copy.deepcopy(OLD)
     winsor["train"]["mining"]["hard"]["winsor"] = 8.0
     with pytest.raises(ConfigError, match=r"train\.mining\.hard\.winsor: this option is gone"):
         migrate_config(winsor, to=2)
 
 
-def test_incomplete_and_damaged_configs() -> None:
-    """Defaults were added over time, so an old config may lack what had one."""
+def test_incomplete_config_is_migrated_and_damaged_config_raises() -> None:
+    """Settings with defaults were added over time, so an old config may lack them."""
     assert migrate_config({"recipe": "ngp", "train": {"amp": "fp16"}}, to=2) == {
         "recipe": "ngp",
         "train": {"amp": "fp16"},
@@ -71,7 +71,7 @@ def test_incomplete_and_damaged_configs() -> None:
 
 
 @pytest.mark.parametrize("schema", [3, 99])
-def test_a_newer_schema_is_refused(schema: int) -> None:
+def test_newer_or_invalid_schema_raises(schema: int) -> None:
     with pytest.raises(ConfigError, match=rf"made by a newer raymine: it has schema {schema}, .* up to 2"):
         migrate_config({"schema": schema}, to=2)
     for wrong in ("2", 0, None, 1.5):
@@ -79,14 +79,14 @@ def test_a_newer_schema_is_refused(schema: int) -> None:
             schema_of({"schema": wrong}, "x")
 
 
-def test_the_present_schema_passes_through_and_is_written() -> None:
+def test_current_schema_is_unchanged_and_written_to_json() -> None:
     assert migrate_config({"schema": 2, "train": {"occupancy": 1}}, to=2) == {"train": {"occupancy": 1}}
     data = RunConfig.from_json(OLD).to_json()
     assert data["schema"] == SCHEMA
     assert RunConfig.from_json(json.loads(json.dumps(data))) == RunConfig.from_json(OLD)
 
 
-def test_names_in_checkpoints() -> None:
+def test_tensor_and_scalar_names_of_checkpoints_are_migrated() -> None:
     tensors = {
         "field.table": 1,
         "field.density_layers.0": 2,
@@ -116,12 +116,12 @@ def test_names_in_checkpoints() -> None:
     }
 
 
-def test_digests_are_of_what_is_stored() -> None:
+def test_digest_is_computed_from_the_config_as_stored() -> None:
     assert model_digest(OLD) == OLD_DIGEST
     assert model_digest({**OLD, "scene": "elsewhere", "steps": 9, "schema": 1}) == OLD_DIGEST
     assert model_digest(old(amp="fp16")) != OLD_DIGEST
     assert model_digests(OLD) == (OLD_DIGEST,)
-    # Written again with a setting that did not exist then.
+    # The config is written again with a setting that did not exist before.
     later = {**old(new_setting=0), "schema": 2}
     once = replacing_config(later, OLD)
     assert once == {**later, "earlier_digests": [OLD_DIGEST]}

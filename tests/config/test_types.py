@@ -1,4 +1,4 @@
-"""Open fields: any frozen dataclass by its import path, and nothing imported that is not allowed."""
+"""Open config fields: any frozen dataclass by its import path; only allowed packages are imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raymine.errors import ConfigError, speaking_of_flags
 
 
 class Shape(Protocol):
-    """What an open field asks for in these tests."""
+    """The protocol of the open fields in these tests."""
 
     sides: int
 
@@ -105,7 +105,7 @@ SQUARE, DISC = f"{HERE}:Square", f"{HERE}:Disc"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package `strange_shapes` that can be imported and leaves a file behind when it is."""
+    """A package `strange_shapes` that creates a file when it is imported; returns the path of that file."""
     folder = tmp_path / "strange_shapes"
     folder.mkdir()
     imported = tmp_path / "imported"
@@ -146,7 +146,7 @@ def test_open_fields_round_trip_by_import_path() -> None:
     assert from_json(Picture, to_json(Picture())) == Picture()
 
 
-def test_what_cannot_be_found_again_is_refused_when_it_is_written() -> None:
+def test_to_json_rejects_classes_that_cannot_be_read_back() -> None:
     @dataclass(frozen=True)
     class Local:
         sides: int = 1
@@ -164,7 +164,7 @@ def test_what_cannot_be_found_again_is_refused_when_it_is_written() -> None:
         to_json(Picture(more=(3,)))  # type: ignore[arg-type]
 
 
-def test_a_class_that_was_defined_again_is_not_taken_for_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_of_a_redefined_class_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     old = Square(2.0)
     monkeypatch.setattr(sys.modules[HERE], "Square", Disc)
     with pytest.raises(ConfigError, match="is another class by now"):
@@ -191,7 +191,7 @@ def test_a_class_that_was_defined_again_is_not_taken_for_the_old_one(monkeypatch
         ({"type": "raymine.no_such_module:Config"}, r"there is no module `raymine\.no_such_module`"),
     ],
 )
-def test_what_is_read_must_fit(shape: object, words: str) -> None:
+def test_from_json_rejects_invalid_types_and_values(shape: object, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         from_json(Picture, {"shape": shape})
 
@@ -201,7 +201,7 @@ def test_raymine_itself_is_always_allowed() -> None:
     assert found.__name__ == "GridSpec"
 
 
-def test_nothing_is_imported_before_it_is_allowed(package: Path) -> None:
+def test_foreign_package_is_not_imported_unless_allowed(package: Path) -> None:
     with pytest.raises(ForeignTypeError) as caught:
         from_json(Picture, FLAT)
     assert caught.value.message == (
@@ -217,12 +217,12 @@ def test_nothing_is_imported_before_it_is_allowed(package: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["strange_shapes", ("strange_shapes",), ["x", "strange_shapes.flat"]])
-def test_an_allowed_package_is_imported_and_stays_known(package: Path, names: str | list[str]) -> None:
+def test_allowed_package_is_imported_and_stays_usable(package: Path, names: str | list[str]) -> None:
     with allowing(names):
         value = from_json(Picture, FLAT)
     assert package.exists()
     assert to_json(value)["shape"] == {"type": "strange_shapes.flat:Flat", "width": 5, "sides": 1}
-    # By now it is imported, and looking it up runs nothing.
+    # It is imported already, so looking it up runs no code.
     assert from_json(Picture, FLAT) == value
 
 
@@ -236,7 +236,7 @@ def test_a_package_with_registered_recipes_is_allowed(package: Path, monkeypatch
     assert from_json(Picture, FLAT).shape.width == 5  # type: ignore[attr-defined]
 
 
-def test_packages_that_a_later_reader_has_to_allow(package: Path) -> None:
+def test_packages_to_allow_lists_foreign_packages_only(package: Path) -> None:
     with allowing("strange_shapes"):
         value = from_json(Picture, {**FLAT, "more": [{"type": SQUARE}, {"type": DISC}]})
     assert packages_to_allow(to_json(value)) == sorted(["strange_shapes", HERE.partition(".")[0]])
@@ -244,7 +244,7 @@ def test_packages_that_a_later_reader_has_to_allow(package: Path) -> None:
     assert packages_to_allow(plain) == packages_to_allow({"type": "__main__:X"}) == []
 
 
-def test_an_allowed_module_that_fails_says_where(package: Path) -> None:
+def test_failing_import_of_allowed_module_reports_cause_and_line(package: Path) -> None:
     def load(path: str) -> str:
         with allowing("strange_shapes"), pytest.raises(ConfigError) as caught:
             from_json(Picture, {"shape": {"type": path}})
@@ -259,12 +259,12 @@ def test_an_allowed_module_that_fails_says_where(package: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "my package", "../x", "a:b", ".a"])
-def test_what_is_allowed_must_be_a_package(name: str) -> None:
+def test_allowing_rejects_invalid_package_names(name: str) -> None:
     with pytest.raises(ConfigError, match="is not the name of a package"), allowing([name]):
         pass
 
 
-def test_open_fields_are_replaced_whole_and_in_part() -> None:
+def test_replace_fields_sets_open_fields_as_a_whole_and_by_path() -> None:
     picture = Picture(shape=Square(2.0), more=(Square(), Disc(3.0)))
     assert replace_fields(picture, {"shape.side": 3.0}).shape == Square(3.0)
     assert replace_fields(picture, {"shape": Disc(2.0)}).shape == Disc(2.0)
@@ -281,7 +281,7 @@ def test_open_fields_are_replaced_whole_and_in_part() -> None:
     assert "more[1].radius" in caught.value.hint
 
 
-def test_differences_look_into_lists_of_open_fields() -> None:
+def test_differences_descend_into_lists_of_open_fields() -> None:
     before, after = to_json(Picture(more=(Disc(1.0),))), to_json(Picture(more=(Disc(2.0),), shape=Disc()))
     assert differences(before, after) == [
         f'shape.type: "{SQUARE}" in the run, "{DISC}" asked',

@@ -36,7 +36,7 @@ def random_pair(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.
     return a, np.clip(a + 0.2 * rng.standard_normal(a.shape), 0, 1)
 
 
-def test_psnr_closed_forms() -> None:
+def test_psnr_matches_closed_forms() -> None:
     a = torch.full((4, 5, 3), 0.5)
     assert psnr(a, a + 0.1) == pytest.approx(20.0, abs=1e-5)
     assert psnr(torch.zeros(4, 5, 3), torch.ones(4, 5, 3)) == 0.0
@@ -67,7 +67,7 @@ def test_ssim_of_constant_images_is_the_luminance_term(p: float, q: float) -> No
     assert ssim(a, b) == pytest.approx(expected, rel=1e-9)
 
 
-def test_ssim_against_brute_force() -> None:
+def test_ssim_matches_brute_force() -> None:
     a, b = random_pair(19, 23)
     assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(brute_force_ssim(a, b), abs=1e-10)
 
@@ -80,7 +80,7 @@ def test_ssim_float32_keeps_precision_on_bright_flat_images() -> None:
     assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_ssim_with_a_mask_skips_windows_that_touch_a_hole() -> None:
+def test_masked_ssim_skips_windows_with_masked_pixels() -> None:
     a, b = random_pair(18, 21)
     mask = np.ones((18, 21), dtype=bool)
     mask[3, 4] = False
@@ -97,7 +97,7 @@ def test_ssim_of_small_images_uses_a_smaller_window(size: tuple[int, int]) -> No
     assert -1.0 <= ssim(torch.from_numpy(a), torch.from_numpy(b)) < 1.0
 
 
-def test_metrics_refuse_shapes_that_differ() -> None:
+def test_metrics_reject_different_shapes() -> None:
     with pytest.raises(ValueError, match=r"\(2, 2, 3\) and \(2, 3, 3\)"):
         psnr(torch.zeros(2, 2, 3), torch.zeros(2, 3, 3))
     with pytest.raises(ValueError, match="mask"):

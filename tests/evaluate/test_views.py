@@ -1,4 +1,4 @@
-"""The evaluation of views against a known renderer."""
+"""Evaluation of views with renderers whose error is known."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FakeRig:
 
 
 class ShiftedTruth:
-    """Renders the true image plus a constant, over whatever background is asked for."""
+    """Renders the true image plus a constant, over the requested background."""
 
     def __init__(self, source: ListOfImages, shift: float) -> None:
         self.source, self.shift = source, shift
@@ -66,7 +66,7 @@ def two_images() -> ListOfImages:
     return ListOfImages(images, [np.ones(i.shape[:2], dtype=np.uint8) for i in images])
 
 
-def test_evaluate_views_scores_a_known_error_and_writes_everything(tmp_path: Path) -> None:
+def test_evaluate_views_scores_a_known_error_and_writes_all_files(tmp_path: Path) -> None:
     source = two_images()
     calls: list[tuple[int, int]] = []
     evaluation = evaluate_views(
@@ -97,7 +97,7 @@ def test_evaluate_views_scores_a_known_error_and_writes_everything(tmp_path: Pat
         assert picture.size == (16, 12)
 
 
-def test_truth_is_straight_alpha_over_the_background() -> None:
+def test_true_image_composites_straight_alpha_over_the_background() -> None:
     pixel = np.array([[[255, 0, 51, 51]]], dtype=np.uint8)  # red, alpha 0.2
     source = ListOfImages([pixel], [np.ones((1, 1), np.uint8)])
     over_white, _ = true_image(source, 0, torch.ones(3))
@@ -106,11 +106,11 @@ def test_truth_is_straight_alpha_over_the_background() -> None:
     assert over_black[0, 0].tolist() == pytest.approx([0.2, 0.0, 0.04])
 
 
-def test_masked_pixels_do_not_count() -> None:
+def test_masked_pixels_do_not_affect_psnr() -> None:
     source, painted = two_images(), two_images()
     painted.images[0][:5] = 255
     source.masks[0][:5] = 0
-    renderer = ShiftedTruth(painted, 0.0)  # wrong exactly where the mask says that it does not matter
+    renderer = ShiftedTruth(painted, 0.0)  # wrong at masked pixels only
     masked = evaluate_views(renderer, FakeRig(source), source, background=(0, 0, 0), indices=[0])  # type: ignore[arg-type]
     source.masks[0][:] = 1
     counted = evaluate_views(renderer, FakeRig(source), source, background=(0, 0, 0), indices=[0])  # type: ignore[arg-type]
@@ -118,13 +118,13 @@ def test_masked_pixels_do_not_count() -> None:
     assert counted.views[0].psnr < 20.0
 
 
-def test_non_finite_prediction_lowers_the_score_instead_of_vanishing() -> None:
+def test_non_finite_prediction_gives_low_finite_psnr() -> None:
     source = two_images()
     evaluation = evaluate_views(ShiftedTruth(source, math.nan), FakeRig(source), source, background=(0, 0, 0))  # type: ignore[arg-type]
     assert all(math.isfinite(view.psnr) and view.psnr < 20 for view in evaluation.views)
 
 
-def test_evaluation_json_has_no_infinity() -> None:
+def test_evaluation_json_writes_non_finite_scores_as_null() -> None:
     evaluation = Evaluation((ViewScore("a", math.inf, 1.0, 0.1), ViewScore("b", math.nan, math.nan, 0.1)), 1.0)
     document = json.dumps(evaluation.to_json(), allow_nan=False)
     assert '"psnr": null' in document

@@ -1,4 +1,4 @@
-"""The driver: its clock, how far a burst goes, and how it counts non-finite steps."""
+"""The driver: training clock, lengths of bursts, horizons, and counting of non-finite steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.fake_training import FakeState, advance
 
 
 class Clock:
-    """Every step takes a second, every wait for the device ten."""
+    """A fake clock: every step takes a second, every wait for the device ten."""
 
     def __init__(self, state: FakeState, poison: Callable[[int], bool] = lambda _: False) -> None:
         self.state, self.poison = state, poison
@@ -35,7 +35,7 @@ class Clock:
 
 
 def drive(driver: Driver, most: int) -> None:
-    """Burst after burst until the limit."""
+    """Run bursts until the limit is reached."""
     while not driver.finished:
         driver.update_horizon(driver.burst(most).before)
 
@@ -55,14 +55,14 @@ def test_clock_counts_bursts_and_waits_only() -> None:
     ("limits", "asked"),
     [
         (Limits(steps=10), [4, 4, 2]),
-        # A number of steps is taken as it is.
+        # `max_useful_steps` does not shorten an explicit number of steps.
         (Limits(steps=10, max_useful_steps=6), [4, 4, 2]),
         (Limits(max_seconds=100.0, max_useful_steps=6), [4, 2]),
         (Limits(max_seconds=7.0), [4, 4]),
         (Limits(replay=Replay(10, ((0, 9), (3, 10)), ((7, 0),))), [3, 4, 3]),
     ],
 )
-def test_burst_ends_where_a_limit_or_a_replay_needs_it(limits: Limits, asked: list[int]) -> None:
+def test_bursts_end_at_limits_and_replayed_events(limits: Limits, asked: list[int]) -> None:
     clock = Clock(FakeState())
     driver = clock.driver(limits)
     drive(driver, 4)
@@ -70,11 +70,11 @@ def test_burst_ends_where_a_limit_or_a_replay_needs_it(limits: Limits, asked: li
     assert driver.state.step == sum(asked)
 
 
-def test_horizons_of_a_replay_are_those_of_the_record() -> None:
+def test_replay_reproduces_recorded_horizons() -> None:
     timed = Clock(FakeState(horizon=5))
     driver = timed.driver(Limits(max_seconds=50.0))
     drive(driver, 3)
-    # Speed is constant, so that the estimate never changes after the first.
+    # The speed is constant, so the estimate does not change after the first one.
     assert driver.progress.horizons == [(3, 50)]
     again = Clock(FakeState(horizon=5))
     replay = Replay(driver.state.step, tuple(driver.progress.horizons))
@@ -84,7 +84,7 @@ def test_horizons_of_a_replay_are_those_of_the_record() -> None:
     assert (other.state.step, other.state.horizon) == (driver.state.step, driver.state.horizon)
 
 
-def test_new_budget_lays_the_schedule_out_at_the_measured_speed() -> None:
+def test_new_time_budget_sets_the_horizon_from_measured_speed() -> None:
     state = FakeState(step=40)
     told: list[int] = []
     progress = DriveState(elapsed=20.0, budget=20.0)
@@ -101,5 +101,5 @@ def test_streak_of_non_finite_steps_is_counted_across_bursts() -> None:
     assert (first.first_bad, first.diverged, len(first.counted)) == ((2, 5), False, 8)
     assert driver.progress.streak == 4
     second = driver.burst(8)
-    # The eighth in a row is step 12; what follows it in the burst is not counted.
+    # The eighth non-finite step in a row is step 12; later steps of the burst are not counted.
     assert (second.first_bad, second.diverged, len(second.counted), len(second.reports)) == ((), True, 4, 8)

@@ -1,4 +1,4 @@
-"""A run folder that an earlier raymine left behind: evaluated, resumed, and its old checkpoints still known."""
+"""Run folders written by earlier versions: they are evaluated and resumed, and their checkpoints stay valid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OLD_DIGEST = "7d98c1ca4ee4f0e8eb57c5f70c36c537e9ac066b688ed83d56fb849d4d677022"
 
 
 def old_name(name: str) -> str:
-    """What schema 1 called a tensor or a scalar."""
+    """The name of a tensor or a scalar in schema 1."""
     for moment in ("adam.first.", "adam.second."):
         name = name.replace(f"{moment}field.", moment)
     return {"sampler.values": "occupancy.values", "sampler.swept": "occupancy.swept"}.get(name, name)
@@ -47,7 +47,7 @@ def rewrite(path: Path, tensors: dict[str, Tensor], change: dict[str, Any]) -> N
 
 
 def age(run: Path, config: dict[str, Any]) -> None:
-    """Make a run what an earlier raymine would have left: its config.json, and its names in every checkpoint."""
+    """Rewrite a run as an earlier version stored it: its config.json, and the old names in every checkpoint."""
     (run / "config.json").write_text(json.dumps(config))
     for path in sorted((run / "checkpoints").glob("step-*.json")):
         body = json.loads(path.read_text())
@@ -64,7 +64,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of 4 steps as of today, by a recipe that asks for what the old config has."""
+    """A run of 4 steps by the current version, with a recipe that returns the settings of the old config."""
 
     def tiny(scene: Scene, device: str) -> TrainConfig:
         return RunConfig.from_json(OLD).train
@@ -82,8 +82,8 @@ def config_of(run: Path) -> Any:
     return json.loads((run / "config.json").read_text())
 
 
-def check_goes_on(run: Path, scene: Path, digest: str) -> None:
-    """An old run shows what it showed, trains on, and both its old and its new checkpoints open."""
+def check_loads_and_resumes(run: Path, scene: Path, digest: str) -> None:
+    """An old run loads and resumes, and both its old and its new checkpoints can be opened."""
     before = load_run(run, device="cpu")
     assert before.step == 4
     assert train(request(scene, run, 6)).step == 6
@@ -110,10 +110,10 @@ def test_a_run_of_schema_1_is_evaluated_and_resumed(run: Path, scene: Path, caps
     assert all(torch.equal(value, state.tensors()[name]) for name, value in shown.items())
     assert main(["eval", str(run), "--device", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 4
-    check_goes_on(run, scene, OLD_DIGEST)
+    check_loads_and_resumes(run, scene, OLD_DIGEST)
 
 
-def test_a_field_that_was_added_with_a_default_orphans_no_checkpoint(run: Path, scene: Path) -> None:
+def test_checkpoint_stays_valid_after_a_setting_with_default_is_added(run: Path, scene: Path) -> None:
     config = {**config_of(run), "scene": str(scene)}
     del config["train"]["amp"]
     digest = model_digest(config)
@@ -121,12 +121,12 @@ def test_a_field_that_was_added_with_a_default_orphans_no_checkpoint(run: Path, 
     path = run / "checkpoints/step-00000004.json"
     meta = {**json.loads(path.read_text())["meta"], "config": digest}
     rewrite(path, load_file(path.with_suffix(".safetensors")), {"meta": meta})
-    check_goes_on(run, scene, digest)
+    check_loads_and_resumes(run, scene, digest)
     assert config_of(run)["earlier_digests"] == [digest]
     assert config_of(run)["train"]["amp"] == "auto"
 
 
-def test_a_checkpoint_of_another_model_is_still_refused(run: Path, scene: Path) -> None:
+def test_checkpoint_of_another_model_raises(run: Path, scene: Path) -> None:
     config = config_of(run)
     config["train"]["deterministic"] = True
     (run / "config.json").write_text(json.dumps(config))
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_model_is_still_refused(run: Path, scene: Path) 
         load_run(run, device="cpu")
 
 
-def test_what_a_newer_raymine_wrote_is_refused(run: Path) -> None:
+def test_checkpoint_and_config_of_a_newer_schema_raise(run: Path) -> None:
     path = run / "checkpoints/step-00000004.json"
     rewrite(path, load_file(path.with_suffix(".safetensors")), {"schema": 99})
     with pytest.raises(CheckpointError, match=r"step-00000004\.json was made by a newer raymine: it has schema 99"):

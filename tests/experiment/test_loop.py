@@ -1,4 +1,4 @@
-"""The loop: exact resume, signals, recovery, horizons, clocks."""
+"""The training loop: exact resume, signals, rollbacks, horizons, the training clock, and evaluations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ EVERY_STEP = Schedule(metrics=1, checkpoint=Every(steps=7), evaluate=Every(steps
 
 
 @pytest.mark.parametrize("metrics", [1, 20])
-def test_stopped_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, metrics: int) -> None:
+def test_stopped_and_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, metrics: int) -> None:
     schedule = Schedule(metrics=metrics, checkpoint=Every(steps=7), evaluate=Every(steps=10))
     options = Options(schedule=schedule, evaluate=True, split="held-out")
     whole, state_a, _ = train(tmp_path / "a", options)
@@ -82,7 +82,7 @@ def test_stopped_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, metrics
 
 
 @pytest.mark.parametrize("burst", [3, 64])
-def test_many_steps_at_a_time_leave_the_same_run(tmp_path: Path, burst: int) -> None:
+def test_burst_length_does_not_change_the_run(tmp_path: Path, burst: int) -> None:
     schedule = Schedule(metrics=16, checkpoint=Every(steps=7), evaluate=Every(steps=10))
     _, state_a, _ = train(tmp_path / "a", Options(schedule=schedule, evaluate=True))
     _, state_b, _ = train(tmp_path / "b", Options(schedule=schedule, evaluate=True, burst=burst))
@@ -101,7 +101,7 @@ class SignalOnEvent(SignalAt):
             signal.raise_signal(self.number)
 
 
-def test_a_stop_in_the_middle_of_a_metrics_window_writes_the_same_row(tmp_path: Path) -> None:
+def test_stop_within_a_metrics_window_does_not_change_its_row(tmp_path: Path) -> None:
     schedule = Schedule(metrics=16, checkpoint=Every(steps=7))
     train(tmp_path / "a", Options(schedule=schedule))
     # Step 21 lies between the rows of 16 and 32.
@@ -126,7 +126,7 @@ def test_metrics_are_means_of_their_window(tmp_path: Path) -> None:
     assert (coarse[0]["rays"], coarse[0]["marched"], coarse[0]["trained"]) == (130, 1305, 261)
 
 
-def test_a_finished_run_has_nothing_left_to_do_and_can_be_extended(tmp_path: Path) -> None:
+def test_finished_run_trains_no_further_unless_extended(tmp_path: Path) -> None:
     train(tmp_path / "a", Options(steps=10))
     again, state, _ = train(tmp_path / "a", Options(steps=10))
     assert (again.status, again.step) == ("finished", 10)
@@ -145,7 +145,7 @@ def test_isolated_non_finite_steps_are_skipped_and_recorded(tmp_path: Path) -> N
     assert [(r["step"], r["loss"] is None, r["skipped"]) for r in rows][2] == (3, True, 1)
 
 
-def test_rays_without_room_are_an_event(tmp_path: Path) -> None:
+def test_lost_rays_are_reported_as_an_event(tmp_path: Path) -> None:
     seen = SignalAt(None)
     train(tmp_path / "a", Options(steps=8, lose=lambda s: {2: 5, 3: 1}.get(s, 0), burst=4), seen)
     events = [(e.step, e.level, e.message) for e in seen.events if e.kind == "lost-rays"]
@@ -182,7 +182,7 @@ def test_a_run_that_stays_non_finite_ends_after_three_rollbacks(tmp_path: Path) 
     with pytest.raises(TrainingError, match=r"8 steps in a row at step 42, after 3 rollbacks") as caught:
         train(tmp_path / "a", Options(steps=100, poison=lambda s: s > 10, schedule=EVERY_STEP))
     assert caught.value.exit_code == 6
-    # What was good before is still there to start from.
+    # The last good checkpoint is kept.
     latest = checkpoint.load_latest(tmp_path / "a/checkpoints")
     assert latest is not None
     assert latest.checkpoint.step == 7
@@ -192,12 +192,12 @@ def test_evaluation_and_checkpoints_do_not_count_as_training_time(tmp_path: Path
     # The clock is read twice around a step, so each step lasts one tick; evaluations read it too.
     options = Options(steps=20, schedule=EVERY_STEP, evaluate=True, now=Ticker(0.5))
     result, _, _ = train(tmp_path / "a", options)
-    # Each checkpoint, evaluation or end waits for the device, which the training clock rightly counts.
+    # Each checkpoint, evaluation or end waits for the device, which counts as training time.
     waits = len({7, 10, 14, 20})
     assert result.elapsed == pytest.approx(0.5 * (20 + waits))
 
 
-def test_run_that_ends_while_waiting_for_the_device_still_has_its_last_row_and_evaluation(tmp_path: Path) -> None:
+def test_run_ending_in_a_device_wait_still_writes_last_row_and_evaluation(tmp_path: Path) -> None:
     # A step and the wait before its checkpoint take a tick each: step 5 ends at 0.9 s, its wait at 1.0 s.
     schedule = Schedule(metrics=4, checkpoint=Every(steps=1))
     options = Options(steps=None, max_seconds=0.95, schedule=schedule, evaluate=True, now=Ticker(0.1))
@@ -207,7 +207,7 @@ def test_run_that_ends_while_waiting_for_the_device_still_has_its_last_row_and_e
     assert [(row["kind"], row["step"]) for row in rows] == [("train", 4), ("train", 5), ("eval", 5)]
 
 
-def test_best_checkpoint_by_held_out_views_is_kept_and_named(tmp_path: Path) -> None:
+def test_best_checkpoint_by_held_out_psnr_is_kept_and_reported(tmp_path: Path) -> None:
     seen = SignalAt(None)
     schedule = Schedule(metrics=1, checkpoint=Every(steps=1), evaluate=Every(steps=5))
     options = Options(steps=40, schedule=schedule, evaluate=True, split="held-out")
@@ -217,22 +217,22 @@ def test_best_checkpoint_by_held_out_views_is_kept_and_named(tmp_path: Path) -> 
     assert found == checkpoint.Best(best.step, "held_out_psnr", best.psnr)
     assert best.step < 40, "the best must not be the last, or the test shows nothing"
     assert checkpoint.list_steps(tmp_path / "a/checkpoints") == sorted({best.step, 39, 40})
-    # The result tells both: the model that was written last, and the best one.
+    # The result reports both the last and the best model.
     assert (result.held_out_psnr, result.test_psnr) == (score(state), None)
     assert (result.best_step, result.best_held_out_psnr) == (best.step, best.psnr)
 
 
-def test_test_views_select_nothing(tmp_path: Path) -> None:
+def test_test_views_never_select_a_checkpoint(tmp_path: Path) -> None:
     seen = SignalAt(None)
     schedule = Schedule(metrics=1, checkpoint=Every(steps=9), evaluate=Every(steps=5))
     result, state, loop = train(tmp_path / "a", Options(steps=40, schedule=schedule, evaluate=True), seen)
     assert max(seen.evals, key=lambda e: e.psnr).step < 40
     assert not any(e.best for e in seen.evals)
     assert not (tmp_path / "a/checkpoints/best.json").exists()
-    # What was looked at is saved, whatever was found.
+    # Every evaluated step is saved, whatever its score.
     saved = sorted({9, 18, 27, 36} | {e.step for e in seen.evals})
     assert [e.step for e in seen.events if e.kind == "checkpoint"] == saved
-    # What is told is the figure of the model that was written, not the best that was seen.
+    # The result reports the PSNR of the last model, not of the best one.
     assert result.test_psnr == seen.evals[-1].psnr == score(state)
     assert (result.best_step, result.best_held_out_psnr, result.held_out_psnr) == (None, None, None)
     assert loop.best is None
@@ -240,7 +240,7 @@ def test_test_views_select_nothing(tmp_path: Path) -> None:
     assert {r["split"] for r in rows} == {"test"}
 
 
-def test_stopped_run_has_no_psnr_of_an_earlier_step(tmp_path: Path) -> None:
+def test_stopped_run_does_not_report_the_psnr_of_an_earlier_step(tmp_path: Path) -> None:
     result, _, loop = train(tmp_path / "a", Options(schedule=EVERY_STEP, evaluate=True), SignalAt(13))
     assert loop.test is not None
     assert (result.step, loop.test[0], result.test_psnr) == (13, 10, None)
@@ -258,7 +258,7 @@ def test_postponed_evaluation_can_still_mark_the_best_checkpoint(tmp_path: Path)
 
 
 def test_a_time_limited_run_sets_its_horizon_from_speed_and_can_be_replayed(tmp_path: Path) -> None:
-    # 0.1 s a step and 20 s: 200 steps.
+    # 20 s at 0.1 s per step are 200 steps.
     options = Options(steps=None, max_seconds=20.0, now=Ticker(0.1), schedule=Schedule(checkpoint=Every()))
     result, state, loop = train(tmp_path / "a", options)
     assert result.status == "finished"
@@ -283,12 +283,12 @@ def test_a_resumed_time_limited_run_continues_its_budget(tmp_path: Path) -> None
     assert steps == sorted(steps)
 
 
-def test_a_longer_budget_on_resume_lays_the_schedule_out_anew(tmp_path: Path) -> None:
+def test_longer_budget_on_resume_extends_the_horizon_at_once(tmp_path: Path) -> None:
     schedule = Schedule(metrics=1, checkpoint=Every())
     train(tmp_path / "a", Options(steps=None, max_seconds=5.0, now=Ticker(0.1), schedule=schedule))
     _, state, loop = train(tmp_path / "a", Options(steps=None, max_seconds=10.0, now=Ticker(0.1), schedule=schedule))
     assert state.step == pytest.approx(100, abs=2)
-    # As soon as it resumes, at step 50, the horizon is that of the whole budget.
+    # On resume, at step 50, the horizon is already that of the whole budget.
     assert any(
         step == pytest.approx(50, abs=1) and horizon == pytest.approx(100, abs=2) for step, horizon in loop.horizons
     )
@@ -310,11 +310,11 @@ def test_time_limited_run_ends_after_max_useful_steps(tmp_path: Path, burst: int
     assert (result.status, result.exit_code, result.step) == ("finished", 0, 37)
     assert loop.horizons[-1][1] == state.horizon == 37
     assert max(horizon for _, horizon in loop.horizons) == 37
-    # It ends as any run does: with a row of metrics, a look and a checkpoint.
+    # It ends like any run: with a row of metrics, an evaluation and a checkpoint.
     assert [e.step for e in seen.evals] == [37]
     assert read_rows(tmp_path / "a/metrics.jsonl")[-1]["step"] == 37
     assert checkpoint.list_steps(tmp_path / "a/checkpoints")[-1] == 37
-    # More time changes nothing; a number of steps is taken as it is.
+    # More time does not extend the run, but an explicit number of steps does.
     again, _, _ = train(tmp_path / "a", replace(options, max_seconds=40.0))
     assert (again.status, again.step) == ("finished", 37)
     longer, _, _ = train(tmp_path / "a", replace(options, max_seconds=None, steps=45))
@@ -329,9 +329,9 @@ def test_max_useful_steps_does_not_change_a_shorter_run(tmp_path: Path) -> None:
     assert_same_state(state_a, state_b)
 
 
-def test_horizon_estimates() -> None:
+def test_horizon_estimate_uses_recent_speed_and_max_useful_steps() -> None:
     assert estimate(30, 3.0, [], 10.0) == 100
-    # Only the speed since the last mark of the first half counts: 10 steps in 3 s, 6 s left.
+    # Only the speed since the last mark in the first half counts: 10 steps in 3 s, with 6 s left.
     assert estimate(30, 4.0, [(10, 0.5), (20, 1.0), (29, 3.9)], 10.0) == 50
     assert estimate(30, 11.0, [(20, 3.0)], 10.0) == 31
     assert estimate(1, 0.0, [], 10.0) == 2
@@ -341,7 +341,7 @@ def test_horizon_estimates() -> None:
     assert not moment_passed(100.0, 3.0, 3.1)
 
 
-def test_the_signal_handlers_are_put_back(tmp_path: Path) -> None:
+def test_signal_handlers_are_restored_after_training(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     train(tmp_path / "a", Options(steps=3, schedule=Schedule(metrics=1)), SignalAt(2))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
@@ -356,8 +356,8 @@ def test_a_signal_postpones_a_due_evaluation_to_the_resumed_run(tmp_path: Path) 
     assert [e.step for e in later.evals] == [20, 30, 40]
 
 
-def test_the_fake_is_sensitive_to_step_and_horizon(tmp_path: Path) -> None:
-    """Guards the tests above: a state that ignored its step or horizon would make them pass for nothing."""
+def test_fake_state_depends_on_step_and_horizon(tmp_path: Path) -> None:
+    """Guards the tests above: with a state that ignores its step or horizon they would pass trivially."""
     _, a, _ = train(tmp_path / "a", Options(steps=40))
     _, b, _ = train(tmp_path / "b", Options(steps=None, replay=Replay(40, ((0, 50),))))
     assert not torch.equal(a.weights, b.weights)

@@ -1,4 +1,4 @@
-"""A run killed at ten random moments ends exactly like one that was never touched."""
+"""A run killed at ten random moments ends exactly like one that was never interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 400
 
 
 @pytest.mark.skipif(not hasattr(sys.modules["os"], "fork"), reason="needs fork, which this system lacks")
-def test_ten_kills_change_nothing(tmp_path: Path) -> None:
+def test_fake_run_killed_ten_times_equals_uninterrupted_run(tmp_path: Path) -> None:
     _, whole, _ = train(tmp_path / "whole", options(STEPS))
     command = [sys.executable, "-m", "support.killed_run", str(tmp_path / "killed"), str(STEPS), "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
@@ -43,7 +43,7 @@ def test_ten_kills_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(sys.modules["os"], "fork"), reason="needs fork, which this system lacks")
-def test_ten_kills_of_real_training_change_nothing(tmp_path: Path) -> None:
+def test_real_run_killed_ten_times_equals_uninterrupted_run(tmp_path: Path) -> None:
     """Kills fall before, during and after loading, compiling, training, evaluating and saving."""
     scene, steps = write_scene(tmp_path / "scene"), 1200
     request = TrainRequest(scene, out=tmp_path / "whole", steps=steps, device="cpu", overrides=TINY, evaluate_views=1)

@@ -1,4 +1,4 @@
-"""Observers that look at a run between bursts of steps."""
+"""Observers that are called between bursts of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.runs import request
 
 
 class Watcher(SilentObserver):
-    """Keeps what it is handed, and renders a picture after some of the steps."""
+    """Records steps and elapsed times, and renders a picture after the steps in `at`."""
 
     def __init__(self, scene: Path, at: tuple[int, ...]) -> None:
         loaded = load_scene(scene)
@@ -61,7 +61,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
-def test_observer_renders_in_the_middle_of_a_run_and_leaves_its_bits_alone(tmp_path: Path, made: list[int]) -> None:
+def test_observer_can_render_during_a_run_without_changing_it(tmp_path: Path, made: list[int]) -> None:
     scene = write_scene(tmp_path / "scene")
     watcher = Watcher(scene, at=(20, 40))
     train(request(scene, tmp_path / "seen", evaluate_views=0), observer=Observers([SilentObserver(), watcher]))
@@ -84,7 +84,7 @@ def test_observer_renders_in_the_middle_of_a_run_and_leaves_its_bits_alone(tmp_p
 
 
 class Slow(SilentObserver):
-    """Takes a minute of a clock that is set by hand."""
+    """Spends a minute of a fake clock in every call."""
 
     def __init__(self, look: bool) -> None:
         self.time, self.look = 0.0, look
@@ -99,11 +99,11 @@ class Slow(SilentObserver):
 
 
 @pytest.mark.parametrize("look", [False, True])
-def test_time_of_an_observer_is_not_training_time(tmp_path: Path, look: bool) -> None:
+def test_time_spent_in_an_observer_is_not_training_time(tmp_path: Path, look: bool) -> None:
     slow = Slow(look)
 
     def step(_: int) -> bool:
-        # Asked once a step, while the step is taken.
+        # Called once per step, during the step.
         slow.time += 1.0
         return False
 

@@ -30,7 +30,7 @@ def scene(tmp_path: Path) -> Path:
 
 
 def names(scene: Path, hold_out: int) -> tuple[list[str], list[str]]:
-    """Images that are trained on, and those held out."""
+    """Names of the images that are trained on, and of those held out."""
     loaded = load_scene(scene)
     trained, held_out = split_training(loaded, hold_out)
     return [loaded.frames[i].image.stem for i in trained], [loaded.frames[i].image.stem for i in held_out]
@@ -51,7 +51,7 @@ def test_held_out_views_are_spread_over_the_training_split(scene: Path) -> None:
     assert names(scene, 3) == (["r_90"], ["r_0", "r_180", "r_270"])
 
 
-def test_at_least_one_view_is_left_to_train_on(tmp_path: Path, scene: Path) -> None:
+def test_holding_out_every_view_or_a_negative_number_raises(tmp_path: Path, scene: Path) -> None:
     with pytest.raises(ConfigError, match="`hold_out=4` leaves nothing to train on: the scene has 4 training views"):
         train(request(scene, tmp_path / "run", hold_out=4))
     assert not (tmp_path / "run").exists()
@@ -75,7 +75,7 @@ def test_pixels_of_held_out_views_change_no_parameter(tmp_path: Path, scene: Pat
     assert not same(found["scene"], found["r_90"]), "a view that is trained on must matter, or the test shows nothing"
 
 
-def test_looks_go_to_held_out_views_and_mark_the_best_checkpoint(tmp_path: Path, scene: Path) -> None:
+def test_evaluations_use_held_out_views_and_mark_the_best_checkpoint(tmp_path: Path, scene: Path) -> None:
     result = train(request(scene, tmp_path / "run", hold_out=2))
     looks = [row for row in read_rows(result.run / "metrics.jsonl") if row["kind"] == "eval"]
     assert [(row["step"], row["split"], row["views"]) for row in looks] == [
@@ -93,14 +93,14 @@ def test_looks_go_to_held_out_views_and_mark_the_best_checkpoint(tmp_path: Path,
     assert (manifest.held_out_psnr, manifest.best_step) == (result.held_out_psnr, result.best_step)
 
 
-def test_best_falls_back_to_the_newest_before_the_first_look(tmp_path: Path, scene: Path) -> None:
+def test_best_checkpoint_is_the_newest_before_the_first_evaluation(tmp_path: Path, scene: Path) -> None:
     train(request(scene, tmp_path / "run", steps=64, hold_out=1, evaluate_views=0), observer=StopAt(16))
     opened = load_run(tmp_path / "run", which="best", device="cpu")
     assert opened.step == 16
     assert "Held-out views have not been looked at yet" in opened.notes[0]
 
 
-def test_resume_needs_the_same_number_and_equals_the_unbroken_run(tmp_path: Path, scene: Path) -> None:
+def test_resume_needs_the_same_hold_out_and_equals_the_uninterrupted_run(tmp_path: Path, scene: Path) -> None:
     whole = train(request(scene, tmp_path / "whole", hold_out=1))
     train(request(scene, tmp_path / "parts", hold_out=1), observer=StopAt(16))
     for other in (0, 2):
@@ -112,7 +112,7 @@ def test_resume_needs_the_same_number_and_equals_the_unbroken_run(tmp_path: Path
     assert checkpoint.read_best(whole.run / "checkpoints") == checkpoint.read_best(resumed.run / "checkpoints")
 
 
-def test_command_line_tells_psnr_under_the_same_names(
+def test_result_manifest_and_run_list_use_the_same_psnr_names(
     tmp_path: Path, scene: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Recipes of the caller's own through a whole run: its name, its folder, and how it is resumed."""
+"""User-defined recipes through whole runs: names, run folders, resume, and classes of other packages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def request(scene: Path, recipe: recipes.AnyRecipe, out: Path | None = None, **c
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def test_a_recipe_is_named_on_the_command_line_and_found_in_the_working_folder(
+def test_command_line_finds_a_recipe_module_in_the_working_folder(
     scene: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", str(scene), "--recipe", "tiny_recipes:tiny", "--device", "cpu"]
@@ -83,7 +83,7 @@ def test_a_recipe_is_named_on_the_command_line_and_found_in_the_working_folder(
         ("no_such_recipes:x", "error: --recipe no_such_recipes:x was asked for, but there is no module"),
     ],
 )
-def test_the_command_line_shows_no_traceback(
+def test_missing_recipe_exits_with_2_and_a_message(
     scene: Path, here: Path, recipe: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", str(scene), "--recipe", recipe, "--steps", "2", "--device", "cpu"]) == 2
@@ -91,13 +91,13 @@ def test_the_command_line_shows_no_traceback(
     assert not (here / "runs").exists()
 
 
-def test_functions_and_configs_train_and_resume(scene: Path) -> None:
+def test_recipe_given_as_function_or_config_trains_and_resumes(scene: Path) -> None:
     by_function = train(request(scene, tiny)).run
     assert RunDir.open(by_function).read_config().recipe == f"{__name__}:tiny"
     by_config = train(request(scene, TINY)).run
     assert by_config == Path(f"runs/{scene.name}-custom-1")
     assert RunDir.open(by_config).read_config().recipe == "custom"
-    # A config has no name, so it fits a run of whatever name with the same settings.
+    # A config has no recipe name, so it can resume any run with the same settings.
     for out in (by_config, by_function):
         assert train(request(scene, TINY, out, resume=True, steps=3)).step == 3
     assert RunDir.open(by_function).read_config().recipe == f"{__name__}:tiny"
@@ -108,7 +108,7 @@ def test_functions_and_configs_train_and_resume(scene: Path) -> None:
         train(request(scene, tiny, by_config, resume=True))
 
 
-def test_neither_limit_takes_the_steps_of_the_recipe(scene: Path) -> None:
+def test_run_without_a_limit_takes_default_steps_of_the_recipe(scene: Path) -> None:
     assert train(request(scene, replace(TINY, default_steps=3), steps=None)).step == 3
 
 
@@ -124,10 +124,10 @@ class Holder:
 FOREIGN = "from dataclasses import dataclass\n\n\n@dataclass(frozen=True)\nclass Part:\n    size: int = 3\n"
 
 
-def test_a_run_with_a_class_of_another_package_opens_once_it_is_allowed(
+def test_run_with_a_foreign_class_opens_only_if_its_package_is_allowed(
     scene: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Until a training config has open fields, a stand-in reads one where a run's config is read."""
+    """`RunConfig.from_json` is replaced by one that also reads a foreign class, like a config that names one."""
     run = train(request(scene, TINY, here / "run")).run
     (here / "foreign_part.py").write_text(FOREIGN)
     real = RunConfig.from_json

@@ -1,4 +1,4 @@
-"""What people see of a run: lines and a bar."""
+"""Progress output of a run: plain lines and a live bar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown(observer_mode: str, *, terminal: bool = False) -> tuple[ProgressObserv
     return ProgressObserver(observer_mode, console), text  # type: ignore[arg-type]
 
 
-def test_plain_lines_come_now_and_then(tmp_path: Path) -> None:
+def test_plain_mode_prints_a_step_line_every_ten_seconds(tmp_path: Path) -> None:
     observer, text = shown("auto")
     observer.loading("images", 1, 3)
     observer.loading("images", 3, 3)
@@ -50,7 +50,7 @@ def test_plain_lines_come_now_and_then(tmp_path: Path) -> None:
     ]
 
 
-def test_held_out_views_are_told_with_the_best_checkpoint() -> None:
+def test_held_out_psnr_is_printed_with_the_best_checkpoint() -> None:
     observer, text = shown("plain")
     observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, "held-out", best=True))
     observer.on_eval(EvalInfo(800, 27.25, 2, 1.0, "held-out"))
@@ -65,7 +65,7 @@ def test_held_out_views_are_told_with_the_best_checkpoint() -> None:
     ]
 
 
-def test_quiet_says_nothing() -> None:
+def test_quiet_mode_prints_nothing() -> None:
     observer, text = shown("quiet")
     observer.loading("images", 3, 3)
     observer.on_start(start())
@@ -76,7 +76,7 @@ def test_quiet_says_nothing() -> None:
     assert text.getvalue() == ""
 
 
-def test_live_bar_shows_budget_and_survives_an_error() -> None:
+def test_live_bar_shows_the_time_budget_and_can_be_closed_twice() -> None:
     observer, text = shown("auto", terminal=True)
     observer.loading("images", 1, 2)
     observer.loading("images", 2, 2)
@@ -91,7 +91,7 @@ def test_live_bar_shows_budget_and_survives_an_error() -> None:
 
 def test_time_left_in_a_step_limited_run_counts_from_the_resume() -> None:
     observer, text = shown("plain")
-    # 100 steps since the resume took 10 s, 800 are left; the hour before the resume is another machine's.
+    # 100 steps since the resume took 10 s and 800 are left; the hour before the resume does not count.
     observer.on_start(start(step=100, elapsed=3600.0))
     observer.on_step(step(200, 3610.0))
     assert "1:20 left" in text.getvalue()
@@ -109,7 +109,7 @@ def test_max_useful_steps_are_announced_and_counted_down() -> None:
     ]
 
 
-def test_the_bar_follows_the_end_that_is_nearer() -> None:
+def test_bar_follows_the_nearer_of_time_and_step_limit() -> None:
     observer, _ = shown("live", terminal=True)
     observer.on_start(start(steps=None, max_seconds=60.0, max_useful_steps=400))
     for info, share in ((step(100, 10.0), 1 / 4), (step(150, 55.0), 55 / 60), (step(400, 58.0), 1.0)):

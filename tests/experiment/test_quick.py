@@ -16,7 +16,7 @@ from raymine.step import TrainData
 
 
 class Pictures:
-    """Images whose red tells the column, whose alpha is a half, and whose left part may be masked."""
+    """Images whose red channel encodes the column, with an alpha of 0.5 and an optional mask on the left."""
 
     def __init__(self, sizes: list[tuple[int, int]], masked: int = 0) -> None:
         self.sizes = np.array(sizes, dtype=np.int64)
@@ -68,7 +68,7 @@ def data(pictures: Pictures) -> TrainData:
     return TrainData(rig, pictures, Bounds())
 
 
-def test_the_mean_of_the_views_psnr() -> None:
+def test_quick_psnr_is_the_mean_over_views() -> None:
     pictures = Pictures([(8, 8), (4, 6)])
     found = quick.quick_psnr(Painter((0.1, 0.01)), data(pictures), (1.0, 1.0, 1.0))
     # Errors of 0.1 and 0.01 everywhere are 20 and 40 dB.
@@ -84,13 +84,13 @@ def test_large_images_are_sampled_on_a_centred_grid(monkeypatch: pytest.MonkeyPa
     assert pictures.asked == [(0, 2, 2), (0, 2, 7), (0, 7, 2), (0, 7, 7), (1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]
 
 
-def test_masked_pixels_do_not_count() -> None:
+def test_masked_pixels_do_not_affect_psnr() -> None:
     assert math.isnan(quick.quick_psnr(Painter((0.1,)), data(Pictures([(4, 4)], masked=4)), (1.0, 1.0, 1.0)))
     half = Pictures([(4, 4), (4, 8)], masked=4)
     assert quick.quick_psnr(Painter((0.1, 0.01)), data(half), (1.0, 1.0, 1.0)) == pytest.approx(40.0, abs=1e-3)
 
 
-def test_a_non_finite_prediction_lowers_the_score() -> None:
+def test_non_finite_prediction_gives_low_finite_psnr() -> None:
     found = quick.quick_psnr(Painter((math.nan,)), data(Pictures([(4, 4)])), (1.0, 1.0, 1.0))
     # Black against half red and half white: far below 10 dB, but a number.
     assert 0 < found < 10

@@ -1,4 +1,4 @@
-"""The whole way: a tiny Blender scene, the real step, a run folder, resume, refusals, and a run opened for looking."""
+"""Whole runs on a tiny Blender scene: training, run folder, resume, errors, and loading of a run."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Starts(SilentObserver):
         self.seen.append(info)
 
 
-def test_train_stop_resume_equals_unbroken_and_opens_for_looking(tmp_path: Path, scene: Path) -> None:
+def test_stopped_and_resumed_run_equals_uninterrupted_run_and_loads(tmp_path: Path, scene: Path) -> None:
     whole = train(request(scene, tmp_path / "whole"))
     first = train(request(scene, tmp_path / "parts"), observer=StopAt(16))
-    # What a process killed later would leave behind: rows that the checkpoint does not know, and half a row.
+    # A process killed later would leave rows after the step of the checkpoint, and half a row.
     with open(tmp_path / "parts/metrics.jsonl", "a") as log:
         log.write('{"kind": "train", "step": 32, "loss": 9.0}\n{"kind": "tr')
     second = train(request(scene, tmp_path / "parts", resume=True))
@@ -75,7 +75,7 @@ def test_train_stop_resume_equals_unbroken_and_opens_for_looking(tmp_path: Path,
     assert fallback.notes == ("No view was held out, so nothing names a best checkpoint; using the newest, step 40.",)
     manifest = RunDir.open(tmp_path / "parts").read_manifest()
     assert (manifest.status, manifest.step, manifest.name) == ("finished", 40, "parts")
-    # The figure of the model that was written, under one name everywhere.
+    # The PSNR of the last model has the same name everywhere.
     looks = [row for row in read_rows(tmp_path / "parts/metrics.jsonl") if row["kind"] == "eval"]
     assert looks[-1]["step"] == 40
     assert manifest.test_psnr == second.test_psnr == looks[-1]["psnr"]
@@ -111,14 +111,14 @@ def test_time_limited_run_ends_after_max_useful_steps_and_can_be_extended(tmp_pa
 
 
 def refused(asked: TrainRequest, kind: type[RaymineError], *words: str) -> None:
-    """Asking fails with every one of `words` in the message."""
+    """Training raises `kind` with every one of `words` in the message."""
     with pytest.raises(kind) as caught:
         train(asked)
     for word in words:
         assert word in str(caught.value)
 
 
-def test_resume_refuses_another_config_scene_or_image(tmp_path: Path, scene: Path) -> None:
+def test_resume_rejects_other_configs_scenes_and_images(tmp_path: Path, scene: Path) -> None:
     run = tmp_path / "run"
     train(request(scene, run, steps=4))
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
@@ -138,15 +138,15 @@ def test_resume_refuses_another_config_scene_or_image(tmp_path: Path, scene: Pat
     write_scene(scene, shade=201)
     refused(request(scene, run, resume=True), RunError, "images", "have changed")
     write_scene(scene)
-    # The same scene at another place is the same scene, and more steps may be asked.
+    # A copy of the scene in another folder is accepted, and more steps may be requested.
     shutil.copytree(scene, tmp_path / "moved")
     longer = train(request(tmp_path / "moved", run, steps=6, resume=True))
     assert longer.step == 6
-    # Without a limit of its own, a resumed run keeps the one it has.
+    # A resume without a limit keeps the limit of the run.
     assert train(request(tmp_path / "moved", run, steps=None, resume=True)).step == 6
 
 
-def test_a_refused_request_leaves_no_trace(tmp_path: Path, scene: Path) -> None:
+def test_invalid_request_creates_no_run_folder(tmp_path: Path, scene: Path) -> None:
     out = tmp_path / "run"
     refused(request(tmp_path / "nowhere", out), SceneError, "nowhere")
     refused(request(scene, out, recipe="npg"), ConfigError, "npg", "ngp")
@@ -163,12 +163,12 @@ def test_a_refused_request_leaves_no_trace(tmp_path: Path, scene: Path) -> None:
     assert not out.exists()
 
 
-def test_resume_starts_where_there_is_nothing_yet_and_needs_a_folder(tmp_path: Path, scene: Path) -> None:
+def test_resume_starts_a_new_run_in_a_missing_folder_and_requires_out(tmp_path: Path, scene: Path) -> None:
     assert train(request(scene, tmp_path / "new", steps=2, resume=True)).step == 2
     refused(request(scene, None, resume=True), ConfigError, "`resume` needs `out`")
 
 
-def test_a_damaged_newest_checkpoint_falls_back_and_says_so(tmp_path: Path, scene: Path) -> None:
+def test_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path: Path, scene: Path) -> None:
     run = tmp_path / "run"
     train(request(scene, run, steps=20))
     good = checkpoint.load_latest(run / "checkpoints")
@@ -187,7 +187,9 @@ def test_a_damaged_newest_checkpoint_falls_back_and_says_so(tmp_path: Path, scen
     assert steps == sorted(steps)
 
 
-def test_default_names_count_up_and_are_listed(tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_run_names_are_numbered_and_listed(
+    tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = [train(request(scene, None, steps=1, evaluate_views=0)).run for _ in range(2)]
     assert names == [Path("runs/scene-ngp-1"), Path("runs/scene-ngp-2")]
@@ -198,7 +200,7 @@ def test_default_names_count_up_and_are_listed(tmp_path: Path, scene: Path, monk
     ]
 
 
-def test_a_failure_is_recorded(tmp_path: Path, scene: Path) -> None:
+def test_failure_is_recorded_in_the_manifest_and_releases_the_lock(tmp_path: Path, scene: Path) -> None:
     class Broken(SilentObserver):
         def on_step(self, info: StepInfo) -> None:
             raise ResourceError("no space left for the observer")
@@ -215,7 +217,7 @@ def test_a_failure_is_recorded(tmp_path: Path, scene: Path) -> None:
     assert train(request(scene, tmp_path / "run", steps=20, resume=True)).status == "finished"
 
 
-def test_load_run_refuses_what_it_cannot_show(tmp_path: Path, scene: Path) -> None:
+def test_load_run_rejects_missing_runs_and_changed_scenes(tmp_path: Path, scene: Path) -> None:
     with pytest.raises(RunError, match="no run folder"):
         load_run(tmp_path / "nowhere")
     with pytest.raises(RunError, match="is not a run folder"):
@@ -243,7 +245,7 @@ def test_a_dynamic_scene_is_trained_with_a_warning(tmp_path: Path, scene: Path) 
     assert any("the recipe ngp is static" in warning for warning in seen)
 
 
-def test_devices() -> None:
+def test_resolve_device_accepts_cpu_and_rejects_unavailable_devices() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="no such device"):
         resolve_device("gpu")
@@ -255,7 +257,7 @@ def test_devices() -> None:
             resolve_device("cuda")
 
 
-def test_requests_are_checked_at_once() -> None:
+def test_train_request_validates_its_arguments() -> None:
     with pytest.raises(ConfigError, match=r"`steps=5` and `max_seconds=3\.0` were both given"):
         TrainRequest("builtin", steps=5, max_seconds=3.0)
     for wrong in ({"steps": 0}, {"max_seconds": 0.0}, {"max_seconds": math.inf}, {"downscale": 0}, {"seed": -1}):

@@ -1,4 +1,4 @@
-"""Signals: the second one ends the process at once."""
+"""Stop signals: the second one ends the process at once."""
 
 from __future__ import annotations
 

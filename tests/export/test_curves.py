@@ -1,4 +1,4 @@
-"""Interpolated poses: through the keys, smoothly, by the short way."""
+"""Interpolated poses: smooth, through the key poses, along the shorter rotation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raymine.export import interpolate
 from support.novel_views import assert_rigid, ring
 
 
-def test_interpolation_passes_through_the_keys_smoothly() -> None:
+def test_interpolation_is_smooth_and_passes_through_the_key_poses() -> None:
     keys = np.stack(ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 0.7, 1.9, 2.4])))
     curve = interpolate(keys, 301)
     assert_rigid(curve)
@@ -21,7 +21,7 @@ def test_interpolation_passes_through_the_keys_smoothly() -> None:
     assert np.linalg.norm(np.diff(velocity, axis=0), axis=1).max() < 1e-3, "the curve has a corner"
 
 
-def test_interpolation_of_rotation_takes_the_short_way() -> None:
+def test_interpolation_rotates_along_the_shorter_arc() -> None:
     def turned(angle: float) -> np.ndarray:
         c, s = math.cos(angle), math.sin(angle)
         return np.array([[c, -s, 0.0, 0.0], [s, c, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
@@ -30,7 +30,7 @@ def test_interpolation_of_rotation_takes_the_short_way() -> None:
     assert np.allclose(middle, turned(math.pi))
 
 
-def test_interpolation_edge_cases() -> None:
+def test_interpolation_of_closed_paths_single_poses_and_single_frames() -> None:
     keys = np.stack(ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 2.0, 4.0])))
     closed = interpolate(keys, 6, closed=True)
     assert np.allclose(closed[::2], keys)

@@ -10,7 +10,7 @@ from raymine.export import orbit, render_path, write_frames
 from support.novel_views import Sphere, make_scene, ring
 
 
-def test_rendered_path_shows_the_ball_in_the_middle(tmp_path: Path) -> None:
+def test_render_path_shows_a_centred_ball_and_writes_frames(tmp_path: Path) -> None:
     scene = make_scene(ring(np.zeros(3), 4.0, 0.3, np.linspace(0, 6.28, 8, endpoint=False)))
     calls: list[tuple[int, int]] = []
     path = orbit(scene, 3)

@@ -1,4 +1,4 @@
-"""Path files: by what they say, and what is wrong with them."""
+"""Camera path files: supported formats, and error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_transforms_file_is_normalised_like_the_scene(tmp_path: Path) -> None:
     assert np.allclose(from_file(own, scene).poses[0], poses[0])
 
 
-def test_camera_path_file_with_fov_and_size(tmp_path: Path) -> None:
+def test_camera_path_file_sets_field_of_view_size_and_keyframes(tmp_path: Path) -> None:
     poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0, 2.0]))
     flat = [
         {"camera_to_world": np.array(rows(p)).reshape(-1).tolist(), "fov": 60 + 30 * i} for i, p in enumerate(poses)
@@ -63,7 +63,7 @@ def test_camera_path_file_with_fov_and_size(tmp_path: Path) -> None:
     assert np.allclose(from_file(keyframes, scene, n=6).poses[::2], poses)
 
 
-def test_times_in_a_path_file(tmp_path: Path) -> None:
+def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None:
     poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
     frames = [{"transform_matrix": rows(p), "time": t} for p, t in zip(poses, (0.25, 0.75), strict=True)]
     file = write(tmp_path / "t.json", {"frames": frames})
@@ -92,7 +92,7 @@ def test_times_in_a_path_file(tmp_path: Path) -> None:
         ('{"camera_path": [{"camera_to_world": [1,0,0,0, 0,1,0,0, 0,0,1,0], "fov": "x"}]}', "finite number, got 'x'"),
     ],
 )
-def test_bad_path_files_say_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_path_file_error_names_the_problem(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
@@ -100,7 +100,7 @@ def test_bad_path_files_say_what_is_wrong(tmp_path: Path, text: str, words: str)
     assert "bad.json" in caught.value.message
 
 
-def test_missing_and_binary_path_files(tmp_path: Path) -> None:
+def test_missing_or_binary_path_file_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No camera path file"):
         from_file(tmp_path / "none.json", forward_scene())
     with pytest.raises(ConfigError, match="Cannot read"):

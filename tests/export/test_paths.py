@@ -15,13 +15,13 @@ from support.novel_views import CAMERA, assert_rigid, forward_scene, make_scene,
 
 
 def axis_distance(pose: np.ndarray, point: np.ndarray) -> float:
-    """How far the optical axis passes from a point in front of the camera."""
+    """Distance of the optical axis from a point in front of the camera."""
     offset, forward = point - pose[:, 3], -pose[:, 2]
     assert offset @ forward > 0
     return float(np.linalg.norm(offset - (offset @ forward) * forward))
 
 
-def test_look_at_looks_and_stays_upright() -> None:
+def test_look_at_faces_the_target_and_stays_upright() -> None:
     pose = look_at(np.array([3.0, 0.0, 0.0]), np.zeros(3))
     assert np.allclose(pose[:, 2], [1, 0, 0])
     assert np.allclose(pose[:, 1], [0, 0, 1])
@@ -44,7 +44,7 @@ def test_orbit_is_a_level_circle_around_the_focus() -> None:
     assert path.cameras[0] == CAMERA
 
 
-def test_orbit_swings_over_the_part_that_was_photographed() -> None:
+def test_orbit_swings_over_the_photographed_arc() -> None:
     seen = np.linspace(2.8, 4.2, 9)  # across the jump of arctan2 at pi
     path = orbit(make_scene(ring(np.zeros(3), 2.0, 0.2, seen)), 40)
     angles = np.arctan2(path.poses[:, 1, 3], path.poses[:, 0, 3]) % (2 * np.pi)
@@ -53,12 +53,12 @@ def test_orbit_swings_over_the_part_that_was_photographed() -> None:
     assert angles[0] == pytest.approx(3.5)
 
 
-def test_orbit_of_one_overhead_camera_is_still_a_path() -> None:
+def test_orbit_of_one_overhead_camera_has_rigid_poses() -> None:
     path = orbit(make_scene([look_at(np.array([0.0, 0.0, 2.0]), np.zeros(3))]), 5)
     assert_rigid(path.poses)
 
 
-def test_dynamic_scene_runs_time_from_zero_to_one() -> None:
+def test_orbit_of_a_dynamic_scene_runs_time_from_zero_to_one() -> None:
     scene = make_scene(ring(np.zeros(3), 2.0, 0.2, np.arange(5.0)), dynamic=True)
     times = orbit(scene, 5).times
     assert times is not None
@@ -74,7 +74,7 @@ def test_spiral_stays_near_the_cameras_and_looks_at_one_point() -> None:
     assert np.abs(positions[:, 0]).max() <= 0.4 + 1e-9
     assert np.abs(positions[:, 0]).max() > 0.35
     assert np.abs(positions[:, 2]).max() <= 0.2 + 1e-9
-    # The axes are parallel, so the focus is the world's origin, where normalisation puts the subject.
+    # The axes are parallel, so the focus is the origin, where normalisation puts the subject.
     assert max(axis_distance(pose, np.zeros(3)) for pose in path.poses) < 1e-9
 
 
@@ -82,12 +82,12 @@ def test_inward_capture_is_not_forward_facing() -> None:
     assert not forward_facing(make_scene(ring(np.zeros(3), 2.0, 0.2, np.arange(6.0))))
 
 
-def test_focus_point_of_crossing_axes() -> None:
+def test_focus_point_is_where_optical_axes_cross() -> None:
     target = np.array([0.5, 0.25, -1.0])
     assert np.allclose(focus_point(np.stack(ring(target, 2.0, 0.3, np.arange(5.0)))), target)
 
 
-def test_novel_camera_keeps_the_vertical_view_and_square_pixels() -> None:
+def test_novel_camera_keeps_vertical_field_of_view_and_square_pixels() -> None:
     camera = novel_camera(Camera(40, 30, 50.0, 50.0, 18.0, 16.0, "opencv", (0.1, 0, 0, 0, 0)), (120, 60))
     assert camera == Camera(120, 60, 100.0, 100.0, 60.0, 30.0)
     fisheye = novel_camera(Camera(100, 100, 20.0, 20.0, 50.0, 50.0, "fisheye", (0.0, 0.0, 0.0, 0.0)))
@@ -96,7 +96,7 @@ def test_novel_camera_keeps_the_vertical_view_and_square_pixels() -> None:
         novel_camera(CAMERA, (0, 5))
 
 
-def test_camera_path_record_refuses_bad_shapes() -> None:
+def test_camera_path_rejects_bad_shapes_and_non_finite_poses() -> None:
     with pytest.raises(ConfigError, match="shape"):
         CameraPath(np.zeros((0, 3, 4)), ())
     with pytest.raises(ConfigError, match="needs 1 cameras"):

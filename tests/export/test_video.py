@@ -1,4 +1,4 @@
-"""Videos, by opening them again."""
+"""MP4 files, checked by decoding them again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raymine.export import orbit, render_path, video, write_mp4, write_videos
 from support.novel_views import Sphere, make_scene, ring
 
 
-def test_mp4_has_every_frame_its_rate_and_its_colours(tmp_path: Path) -> None:
+def test_mp4_keeps_frame_count_rate_and_colours(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     target = tmp_path / "deep" / "x.mp4"
     frames = [np.full((31, 45, 3), (200, 30, 5 * i), np.uint8) for i in range(12)]
@@ -42,7 +42,7 @@ def test_one_pass_writes_a_video_per_kind(tmp_path: Path) -> None:
     assert [video.count_frames(p) for p in written] == [3, 3, 3]
 
 
-def test_mp4_refuses_nonsense_and_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_frames_or_fps_raise_and_leave_no_file(tmp_path: Path) -> None:
     pytest.importorskip("av")
     target = tmp_path / "x.mp4"
     with pytest.raises(ConfigError, match="no frame to write"):
@@ -54,7 +54,7 @@ def test_mp4_refuses_nonsense_and_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_mp4_interrupted_keeps_the_old_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av")
     target = tmp_path / "x.mp4"
     frames = [np.zeros((4, 4, 3), np.uint8)] * 3
@@ -75,7 +75,7 @@ def test_mp4_interrupted_keeps_the_old_video(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == ["x.mp4"]
 
 
-def test_missing_av_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_av_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without_av(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Harmonics, contraction and the hash field."""
+"""The hash-grid field, and the harmonics, unit-cube mapping and activations that it uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def directions(n: int) -> torch.Tensor:
 
 
 def test_harmonics_are_orthonormal_over_the_sphere() -> None:
-    # A product quadrature that is exact for polynomials of this degree: Gauss in z, equal angles around.
+    # A quadrature that is exact for polynomials of this degree: Gauss-Legendre in z, equal angles around z.
     import numpy as np
 
     z, wz = np.polynomial.legendre.leggauss(12)
@@ -35,7 +35,7 @@ def test_harmonics_are_orthonormal_over_the_sphere() -> None:
 
 
 @pytest.mark.parametrize("unbounded", [False, True])
-def test_unit_cube_round_trip(unbounded: bool) -> None:
+def test_unit_cube_mapping_round_trips(unbounded: bool) -> None:
     low, high = torch.tensor([-1.0, -2.0, 0.0]).double(), torch.tensor([1.0, 2.0, 3.0]).double()
     points = low + torch.rand(200, 3, dtype=torch.float64) * (high - low)
     if unbounded:
@@ -82,12 +82,12 @@ def test_density_activation_is_capped_but_keeps_its_gradient() -> None:
     assert NGP.colour(torch.zeros(1)).item() == 0.5
 
 
-def test_config_refuses_nonsense() -> None:
+def test_config_rejects_width_out_of_range() -> None:
     with pytest.raises(ConfigError, match=r"`width` must be in 8 \.\. 256, got 2"):
         HashFieldConfig(width=2)
 
 
-def test_features_of_the_density_pass_change_nothing() -> None:
+def test_reusing_density_features_gives_the_same_density_and_gradients() -> None:
     field = HashField(SMALL, Bounds(), seed=3)
     points, ways = torch.rand(50, 3), directions(50).float()
     density, features = field.density_and_features(points)

@@ -1,4 +1,4 @@
-"""Activations: by hand, their derivatives, the slope beyond the cap, hidden samples, and what is refused."""
+"""Activations: hand-computed values, gradients, the gradient beyond the cap, hidden samples, and errors."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
     ],
     ids=str,
 )
-def test_values_by_hand(activation: Activation, expected: list[float]) -> None:
+def test_activations_match_hand_computed_values(activation: Activation, expected: list[float]) -> None:
     assert activation(torch.tensor([-2.0, 0.0, 3.0])).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shift", [0.0, 0.7])
-def test_gradients(kind: Kind, shift: float) -> None:
-    """Away from the kink of relu and below the cap."""
+def test_activations_pass_gradcheck(kind: Kind, shift: float) -> None:
+    """At points away from the kink of relu and below the cap."""
     raw = torch.tensor([-3.0, -0.2, 0.3, 1.1, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(Activation(kind, shift), raw)
     assert torch.autograd.gradcheck(Activation("exp", shift, cap=5.0), raw)
 
 
-def test_the_slope_beyond_the_cap_is_the_value() -> None:
+def test_gradient_beyond_the_cap_equals_the_capped_value() -> None:
     raw = torch.tensor([CAP, CAP + 1, CAP + 2, 1e30], requires_grad=True)
     value = NGP.density(raw)
     assert value.tolist() == pytest.approx([math.exp(CAP - 1)] + [math.exp(CAP)] * 3)
@@ -61,7 +61,7 @@ def test_nan_stays_nan() -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("shift", [-MOST_SHIFT, 0.0, 1.0, MOST_SHIFT])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hidden_sample_has_no_density(kind: Kind, shift: float, dtype: torch.dtype) -> None:
+def test_hidden_pre_activation_gives_zero_for_every_kind(kind: Kind, shift: float, dtype: torch.dtype) -> None:
     raw = torch.full((17,), HIDDEN, dtype=dtype)
     for cap in (None, CAP) if kind == "exp" else (None,):
         value = Activation(kind, shift, cap)(raw)
@@ -69,7 +69,7 @@ def test_a_hidden_sample_has_no_density(kind: Kind, shift: float, dtype: torch.d
         assert (value == 0).all()
 
 
-def test_the_hash_grid_field_keeps_its_bits() -> None:
+def test_ngp_activations_equal_their_formulas_bit_for_bit() -> None:
     raw = torch.randn(1000) * 10
     assert torch.equal(NGP.density(raw), torch.exp((raw - 1.0).clamp_max(15.0)))
     assert torch.equal(NGP.colour(raw), torch.sigmoid(raw))
@@ -80,7 +80,7 @@ def test_constants_have_one_definition() -> None:
     assert NGP_STEP_HIDDEN is render.HIDDEN is HIDDEN
 
 
-def test_activations_are_values() -> None:
+def test_activations_compare_and_hash_by_value() -> None:
     again = Activations(density=Activation("exp", shift=1.0, cap=CAP), colour=Activation("sigmoid"))
     assert again == NGP
     assert hash(again) == hash(NGP)
@@ -99,6 +99,6 @@ def test_activations_are_values() -> None:
     ],
     ids=str,
 )
-def test_errors_name_the_rule(arguments: tuple, words: str) -> None:
+def test_invalid_arguments_raise_config_error(arguments: tuple, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Activation(*arguments)

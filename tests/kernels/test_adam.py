@@ -1,4 +1,4 @@
-"""Adam: a step by hand, every backend against the reference and torch, rows, momentum and refusals."""
+"""Adam: steps by hand, every backend against the reference and torch, sparse and row updates, the gate, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_first_adam_step_by_hand(backend: dispatch.Backend) -> None:
+def test_first_adam_step_matches_hand_computation(backend: dispatch.Backend) -> None:
     """After one step the corrected moments are g and g^2, so a parameter moves by lr against the sign of g."""
     device = device_of(backend)
     p, m, v = torch.ones(3, device=device), torch.zeros(3, device=device), torch.zeros(3, device=device)
@@ -52,8 +52,8 @@ def test_adam_agrees_with_reference_and_torch(n: int, sparse: bool, backend: str
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("momentum", [True, False])
 @pytest.mark.parametrize("n", [63, 1000])
-def test_elements_without_a_gradient_stay_as_they_are(n: int, momentum: bool, backend: str) -> None:
-    """Also those beside one that has a gradient: a kernel may take several at a time."""
+def test_sparse_update_leaves_elements_with_zero_gradient_unchanged(n: int, momentum: bool, backend: str) -> None:
+    """Also next to elements that have a gradient, since a kernel may update several at a time."""
     where = {name: device_of(name) for name in (backend, "reference")}
     start = torch.randn(n), torch.randn(n), torch.rand(n)
     states = {name: [part.to(device, copy=True) for part in start] for name, device in where.items()}
@@ -73,7 +73,7 @@ def test_elements_without_a_gradient_stay_as_they_are(n: int, momentum: bool, ba
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch.Backend, by_rows: bool) -> None:
+def test_non_finite_gradient_leaves_parameters_unchanged(backend: dispatch.Backend, by_rows: bool) -> None:
     device = device_of(backend)
     start, grad = torch.randn(40, 2, device=device), torch.randn(40, 2, device=device)
     rows = torch.randperm(40, device=device)
@@ -93,7 +93,7 @@ def test_a_closed_gate_changes_nothing_and_an_open_one_is_none(backend: dispatch
     assert all(map(torch.equal, after(True, grad), after(None, grad)))
 
 
-def test_adam_refuses_what_it_cannot_update_in_place() -> None:
+def test_non_contiguous_parameter_raises() -> None:
     p = torch.zeros(4, 2).T
     with pytest.raises(ConfigError, match="`parameter` must be contiguous"):
         update(p, p, p, p, Rates(0.1, 0.9, 0.99, 1e-8, 0.0, 1))
@@ -102,7 +102,7 @@ def test_adam_refuses_what_it_cannot_update_in_place() -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 @pytest.mark.parametrize("k", [0, 1, 300])
-def test_updating_rows_equals_a_sparse_update(backend: dispatch.Backend, beta1: float, k: int) -> None:
+def test_update_rows_equals_sparse_update(backend: dispatch.Backend, beta1: float, k: int) -> None:
     device = device_of(backend)
     start, dense = torch.randn(500, 4, device=device), torch.zeros(500, 4, device=device)
     rows = torch.randperm(500, device=device)[:k]
@@ -125,7 +125,7 @@ def test_updating_rows_equals_a_sparse_update(backend: dispatch.Backend, beta1: 
     assert torch.equal(results[1][0][dense == 0], start[dense == 0])
 
 
-def test_without_momentum_adam_moves_by_its_own_gradient() -> None:
+def test_adam_without_momentum_matches_hand_computation() -> None:
     p, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
     with pytest.raises(ConfigError, match=r"`m` must be None just where beta1 is 0; beta1 is 0\.9"):
         update(p, torch.ones(2), None, v, Rates(0.1, 0.9, 0.5, 1e-15, 0.0, 1))

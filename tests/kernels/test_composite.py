@@ -1,4 +1,4 @@
-"""Compositing: a ray by hand, gradcheck of the reference, and Numba against it, forward and every gradient."""
+"""Compositing: a ray by hand, gradcheck of the reference, and Numba and Triton against it, with every gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ragged(rays: int, dtype: torch.dtype = torch.float32, most: int = 30) -> tup
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
+def test_composite_matches_hand_computed_ray(backend: dispatch.Backend) -> None:
     """Two samples of opacity 1/2 over white: weights 1/2 and 1/4, a quarter of the background."""
     density = torch.full((2,), math.log(2.0))
     colour = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
@@ -44,8 +44,8 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_early_stop_by_hand(backend: dispatch.Backend) -> None:
-    """Opacity 0.9 each: the third sample is seen through 0.01, which is below a stop of 0.05."""
+def test_samples_below_the_stop_transmittance_get_no_weight_or_gradient(backend: dispatch.Backend) -> None:
+    """Opacity 0.9 each: the transmittance before the third sample is 0.01, below a stop of 0.05."""
     density = torch.full((3,), -math.log(0.1)).requires_grad_()
     samples = Samples.from_pack(torch.arange(3.0), torch.arange(1.0, 4.0), pack_counts(torch.tensor([3])))
     with dispatch.force(backend):
@@ -58,7 +58,7 @@ def test_early_stop_by_hand(backend: dispatch.Backend) -> None:
     assert keep.tolist() == [True, True, False]
 
 
-def test_reference_gradcheck() -> None:
+def test_reference_passes_gradcheck() -> None:
     density, colour, samples, background = ragged(5, torch.float64)
     density = density * 0.05
 
@@ -71,7 +71,7 @@ def test_reference_gradcheck() -> None:
 
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_backends_agree(rays: int, stop: float) -> None:
+def test_cpu_matches_reference_outputs_and_gradients(rays: int, stop: float) -> None:
     density, colour, samples, background = ragged(rays)
     leaves = [x.clone().requires_grad_() for x in (density, colour, background)]
     grads = [torch.randn(rays, 3), torch.randn(rays), torch.randn(rays), torch.randn(len(density))]
@@ -86,7 +86,7 @@ def test_backends_agree(rays: int, stop: float) -> None:
 
 
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
-def test_visible_agrees(rays: int) -> None:
+def test_visible_on_cpu_matches_reference(rays: int) -> None:
     density, _, samples, _ = ragged(rays)
     with dispatch.force("cpu"):
         got = visible(density, samples, 1e-2, 0.3)
@@ -97,7 +97,7 @@ def test_visible_agrees(rays: int) -> None:
 
 @pytest.mark.parametrize("rays", [0, 1, 40])
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_the_gpu_agrees(rays: int, stop: float) -> None:
+def test_gpu_matches_reference_outputs_and_gradients(rays: int, stop: float) -> None:
     pytest.importorskip("triton")
     density, colour, samples, background = ragged(rays, most=90)
     density, colour, background = (x.to(TRITON_DEVICE) for x in (density * 0.2, colour, background))
@@ -118,7 +118,7 @@ def test_the_gpu_agrees(rays: int, stop: float) -> None:
     assert int((results["gpu keep"][0] != results["reference keep"][0]).sum()) <= 1
 
 
-def test_no_samples_show_the_background() -> None:
+def test_rays_without_samples_show_the_background() -> None:
     empty = torch.zeros(0)
     samples = Samples.from_pack(empty, empty, pack_counts(torch.zeros(2, dtype=torch.int64)))
     background = torch.rand(2, 3)
@@ -127,14 +127,14 @@ def test_no_samples_show_the_background() -> None:
     assert out.opacity.tolist() == [0.0, 0.0]
 
 
-def test_errors_name_the_rule() -> None:
+def test_wrong_background_shape_raises() -> None:
     density, colour, samples, background = ragged(4)
     with pytest.raises(ConfigError, match=r"`background` must have shape \[4, 3\], got \[3, 3\]"):
         composite(density, colour, samples, background[:3])
 
 
 @pytest.mark.parametrize("used", range(4))
-def test_gradient_through_one_result_alone(used: int) -> None:
+def test_gradient_through_a_single_output_matches_reference(used: int) -> None:
     density, colour, samples, background = ragged(40)
     leaves = [x.clone().requires_grad_() for x in (density, colour, background)]
     results = []

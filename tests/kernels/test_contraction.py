@@ -1,4 +1,4 @@
-"""The contraction: points by hand, its derivatives, and the copies that kernels keep of it."""
+"""The contraction: hand-computed points, gradients, and its copy in the Numba kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raymine.kernels.ngp_step.inputs import Box, to_unit_cube
 from raymine.kernels.ngp_step.layers import network_inputs
 
 
-def test_points_by_hand() -> None:
+def test_contract_matches_hand_computed_points() -> None:
     x = torch.tensor([[0.5, -0.25, 0.0], [2.0, 1.0, -4.0], [1e9, 0.0, 0.0]])
     assert contract(x)[0].tolist() == [0.5, -0.25, 0.0]
     # |x| = 4: scaled by (2 - 1/4) / 4 = 0.4375.
@@ -20,32 +20,32 @@ def test_points_by_hand() -> None:
     assert contract(x)[2].tolist() == pytest.approx([2.0, 0.0, 0.0])
 
 
-def test_points_of_the_inner_cube_keep_their_bits() -> None:
+def test_contract_leaves_the_inner_cube_unchanged_bit_for_bit() -> None:
     x = torch.rand(1000, 3) * 2 - 1
     assert torch.equal(contract(x), x)
 
 
-def test_box_units_by_hand() -> None:
+def test_box_units_match_hand_computed_points() -> None:
     low, high = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([3.0, 1.0, 4.0])
     points = torch.stack((low, high, (low + high) / 2, high + (high - low)))
     assert box_units(points, low, high).tolist() == [[-1.0] * 3, [1.0] * 3, [0.0] * 3, [3.0] * 3]
 
 
-def test_gradients() -> None:
-    """Away from where the largest coordinate changes."""
+def test_contract_and_box_units_pass_gradcheck() -> None:
+    """At points away from where another coordinate becomes the largest."""
     points = torch.tensor([[0.0, 0.0, 0.0], [0.3, -0.2, 0.1], [1.2, 0.3, -0.4], [-30.0, 4.0, 5.0]]).double()
     low, high = torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([3.0, 0.5, 9.0]).double()
     assert torch.autograd.gradcheck(contract, points.requires_grad_())
     assert torch.autograd.gradcheck(box_units, [x.requires_grad_() for x in (points.detach(), low, high)])
 
 
-def test_nan_makes_its_point_nan() -> None:
+def test_nan_coordinate_makes_only_its_point_nan() -> None:
     y = contract(torch.tensor([[float("nan"), 0.0, 9.0], [0.1, 0.2, 0.3]]))
     assert y[0].isnan().all()
     assert y[1].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_the_copy_in_the_numba_kernels() -> None:
+def test_numba_copy_of_the_contraction_matches_it() -> None:
     rng = torch.Generator().manual_seed(0)
     points = torch.randn(500, 3, generator=rng) * torch.rand(500, 1, generator=rng).mul(12).exp()
     low, high = torch.tensor([-1.0, -2.0, 0.0]), torch.tensor([1.0, 2.0, 3.0])

@@ -9,7 +9,7 @@ from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 
 
-def test_dispatch_explains_and_can_be_forced() -> None:
+def test_backend_is_chosen_by_device_and_can_be_forced() -> None:
     choices = {c.op: c for c in dispatch.explain("cpu")}
     assert choices["hash_grid"].backend == "cpu"
     usual = "reference" if dispatch.triton_problem() else "gpu"
@@ -24,7 +24,7 @@ def test_dispatch_explains_and_can_be_forced() -> None:
         dispatch.choose("hash_grid", torch.device("cuda"))
 
 
-def test_the_gpu_backend_takes_cpu_tensors_in_the_interpreter_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_backend_accepts_cpu_tensors_in_the_interpreter_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with dispatch.force("gpu"), pytest.raises(ConfigError, match="except in Triton's interpreter"):
         dispatch.choose("hash_grid", torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Spherical harmonics: the kernel against the reference, which tests of tiny-cuda-nn's encodings hold to formulas."""
+"""Spherical harmonics: kernels against the reference, which the tests of tiny-cuda-nn's encodings check by formulas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def directions(n: int, backend: dispatch.Backend = "gpu") -> Tensor:
 @pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("degree", range(1, MOST_DEGREE + 1))
 @pytest.mark.parametrize("n", [0, 1, 257, 600])
-def test_the_kernel_is_the_reference(degree: int, n: int, backend: dispatch.Backend) -> None:
+def test_kernels_match_reference(degree: int, n: int, backend: dispatch.Backend) -> None:
     at = directions(n, backend)
     with dispatch.force(backend):
         got = harmonics(at, degree)
@@ -35,7 +35,7 @@ def test_the_kernel_is_the_reference(degree: int, n: int, backend: dispatch.Back
 
 
 @pytest.mark.parametrize("backend", KERNELS)
-def test_inputs_in_another_order_of_memory_and_not_finite_ones(backend: dispatch.Backend) -> None:
+def test_non_contiguous_and_nan_inputs_match_reference(backend: dispatch.Backend) -> None:
     at = directions(40, backend).T.contiguous().T
     at[3, 1] = torch.nan
     with dispatch.force(backend):
@@ -47,7 +47,7 @@ def test_inputs_in_another_order_of_memory_and_not_finite_ones(backend: dispatch
 
 @pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_gradients_are_those_of_the_reference(kind: torch.dtype, backend: dispatch.Backend) -> None:
+def test_gradients_equal_those_of_the_reference(kind: torch.dtype, backend: dispatch.Backend) -> None:
     at = directions(30, backend).to(kind)
     grads = []
     for function in (harmonics, reference.harmonics):
@@ -60,7 +60,7 @@ def test_gradients_are_those_of_the_reference(kind: torch.dtype, backend: dispat
         assert torch.allclose(harmonics(at.requires_grad_(), 5), reference.harmonics(at, 5), atol=2e-6)
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     with pytest.raises(ConfigError, match=r"shape \[n, 3\], got torch.float32 of shape \[4, 2\]"):
         harmonics(torch.zeros(4, 2), 4)
     for degree in (0, MOST_DEGREE + 1):

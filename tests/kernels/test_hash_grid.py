@@ -1,4 +1,4 @@
-"""The hash grid: numbers worked out by hand, gradcheck of the reference, and Numba against it."""
+"""The hash grid: values by hand, gradcheck of the reference, and Numba and Triton against it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPECS = [
 ]
 
 
-def test_layout_by_hand() -> None:
+def test_grid_layout_matches_hand_computed_sizes() -> None:
     spec = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
     assert spec.scales.tolist() == pytest.approx([3.0, 15.0])
     assert spec.resolutions.tolist() == [4, 16]
@@ -36,7 +36,7 @@ def test_published_default_has_twelve_million_parameters() -> None:
     assert GridSpec().total_entries * 2 == 12_196_240
 
 
-def test_a_point_by_hand() -> None:
+def test_encode_matches_hand_computed_point() -> None:
     """scale 3: x = 0.5 lies at 2.0, on vertex 2 with fraction 0; y = 0.25 at 1.25; z = 0 at 0.5."""
     spec = GridSpec(levels=1, features=1, log2_entries=6, base=4, finest=4)
     table = torch.arange(64, dtype=torch.float32)[:, None]
@@ -45,13 +45,13 @@ def test_a_point_by_hand() -> None:
     assert got.item() == pytest.approx(15.0, abs=1e-5)
 
 
-def test_hash_of_a_vertex_by_hand() -> None:
+def test_corner_index_matches_hand_computed_hash() -> None:
     spec = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
     index = reference.corner_index(torch.tensor([[3, 5, 7]]), 1, spec)
     assert index.item() == 64 + ((3 ^ (5 * 2654435761 % 2**32) ^ (7 * 805459861 % 2**32)) % 1024)
 
 
-def test_reference_gradcheck() -> None:
+def test_reference_passes_gradcheck() -> None:
     points = torch.rand(5, 3, dtype=torch.float64, requires_grad=True)
     table = torch.randn(TINY.total_entries, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda p, t: reference.encode(p, t, TINY), (points, table))
@@ -61,7 +61,7 @@ def test_reference_gradcheck() -> None:
 @pytest.mark.parametrize(
     ("backend", "n"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 150)]
 )
-def test_backends_agree(spec: GridSpec, backend: str, n: int) -> None:
+def test_kernels_match_reference_output_and_gradients(spec: GridSpec, backend: str, n: int) -> None:
     device = "cpu"
     if backend == "gpu":
         pytest.importorskip("triton")
@@ -75,7 +75,7 @@ def test_backends_agree(spec: GridSpec, backend: str, n: int) -> None:
             out = encode(points, table, spec)
             results[name] = (out.detach(), *torch.autograd.grad(out, (table, points), grad))
     for name, got, expected in zip(("out", "table", "points"), results[backend], results["reference"], strict=True):
-        # A point within rounding of a cell's face has another gradient on each side: compare in the mean there.
+        # Near a cell face rounding may pick the gradient of either side, so compare norms over all points.
         scale = expected.norm().clamp_min(1e-6)
         assert got.shape == expected.shape, name
         assert float((got - expected).norm() / scale) < 1e-4, name
@@ -83,7 +83,7 @@ def test_backends_agree(spec: GridSpec, backend: str, n: int) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_half_precision_reads_a_rounded_table_and_trains_a_whole_one(backend: str, precision: str) -> None:
+def test_half_precision_reads_a_rounded_table_and_has_float32_gradients(backend: str, precision: str) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     device = TRITON_DEVICE if backend == "gpu" else "cpu"
@@ -123,7 +123,7 @@ def test_result_does_not_depend_on_the_number_of_threads() -> None:
         assert torch.equal(results[0][1], other[1])
 
 
-def test_far_corner_and_outside_points_stay_in_the_table() -> None:
+def test_points_on_the_far_corner_and_outside_are_clamped() -> None:
     points = torch.tensor([[1.0, 1.0, 1.0], [2.0, -1.0, 0.5]])
     table = torch.randn(TINY.total_entries, 2)
     with dispatch.force("cpu"):
@@ -135,7 +135,7 @@ def test_far_corner_and_outside_points_stay_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_points_outside_and_nan_are_defined(backend: str) -> None:
+def test_outside_points_are_clamped_and_nan_stays_in_its_row(backend: str) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     device = TRITON_DEVICE if backend == "gpu" else "cpu"
@@ -160,7 +160,7 @@ def test_points_outside_and_nan_are_defined(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_the_result_can_be_wider_than_what_is_read(backend: str) -> None:
+def test_output_dtype_can_be_wider_than_the_table_precision(backend: str) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     device = TRITON_DEVICE if backend == "gpu" else "cpu"
@@ -172,7 +172,7 @@ def test_the_result_can_be_wider_than_what_is_read(backend: str) -> None:
     assert torch.allclose(wide, narrow, rtol=1e-5, atol=1e-6)
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     with pytest.raises(ConfigError, match=r"`positions` must have shape \[n, 3\], got \[4, 2\]"):
         encode(torch.rand(4, 2), torch.zeros(TINY.total_entries, 2), TINY)
     with pytest.raises(ConfigError, match="`table` must have shape"):
@@ -183,12 +183,12 @@ def test_errors_name_the_rule() -> None:
         GridSpec(features=3)
 
 
-def test_grown_spec_rounds_as_float32_and_agrees_with_a_plain_one() -> None:
+def test_grown_spec_rounds_in_float32_and_matches_grid_spec() -> None:
     spec = GrownSpec(levels=16, features=2, log2_entries=19, base=16, growth=2.0)
     assert spec.resolutions.tolist() == [16 * 2**level for level in range(16)]
     assert spec.finest == 16 * 2**15
     assert GrownSpec(levels=4, base=16, growth=1.5).resolutions.tolist() == [16, 24, 36, 54]
-    # In float32 the growth that leads from 16 to 2048 in 15 steps falls short of it by a thousandth.
+    # In float32 the growth from 16 to 2048 over 15 levels ends 0.001 too low.
     assert GrownSpec(growth=128 ** (1 / 15)).scales[-1] == pytest.approx(2046.9987, abs=1e-3)
     assert grown_scale(15, 1.3819, 16) == pytest.approx(16 * 1.3819**15 - 1, rel=1e-5)
     plain = GridSpec(levels=2, features=2, log2_entries=10, base=4, finest=16)
@@ -203,7 +203,7 @@ def test_grown_spec_rounds_as_float32_and_agrees_with_a_plain_one() -> None:
         GrownSpec(growth=1e9)
 
 
-def test_reference_gradgradcheck() -> None:
+def test_reference_passes_gradgradcheck() -> None:
     spec = GridSpec(levels=2, features=2, log2_entries=5, base=2, finest=5)
     points = torch.rand(3, 3, dtype=torch.float64, requires_grad=True)
     table = torch.randn(spec.total_entries, 2, dtype=torch.float64, requires_grad=True)
@@ -224,7 +224,7 @@ def test_gradients_have_gradients_on_every_backend(backend: str, n: int, precisi
         with dispatch.force(name):  # type: ignore[arg-type]
             out = encode(points, table, TINY, precision=precision)  # type: ignore[arg-type]
             (slope,) = torch.autograd.grad(out, points, grad.to(out.dtype), create_graph=True)
-            # As for a signed distance: the length of the gradient is to be 1.
+            # The eikonal loss of a signed distance field: the gradient should have length 1.
             loss = ((slope.norm(dim=-1) - 1) ** 2).sum() + out.float().square().sum()
             results[name] = (slope.detach(), *torch.autograd.grad(loss, (points, table, grad)))
     bound = 1e-4 if precision == "fp32" else 1e-2
@@ -235,8 +235,8 @@ def test_gradients_have_gradients_on_every_backend(backend: str, n: int, precisi
 
 
 @pytest.mark.parametrize("wanted", ["points", "table"])
-def test_a_graph_of_one_gradient_alone(wanted: str) -> None:
-    # Scales of 3, 7 and 15, small whole numbers and odd sixteenths: nothing is rounded, whatever is added first.
+def test_double_backward_works_for_points_or_table_alone(wanted: str) -> None:
+    # With scales of 3, 7 and 15, small integers and odd sixteenths nothing rounds, so the order of sums is irrelevant.
     spec = GrownSpec(levels=3, features=2, log2_entries=7, base=4, growth=2.0)
     points = ((torch.randint(8, (9, 3)) * 2 + 1) / 16).requires_grad_(wanted == "points")
     table = torch.randint(-3, 4, (spec.total_entries, 2)).float().requires_grad_(wanted == "table")

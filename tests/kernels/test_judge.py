@@ -1,4 +1,4 @@
-"""From pre-activations to the gradient of every sample: by hand, by differences, and Numba against the reference."""
+"""Gradients of the loss in each sample's pre-activations: by hand, by finite differences, kernels vs. reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batch(rays: int) -> tuple[Tensor, Tensor, Samples, Wanted]:
 
 
 def device_of(backend: str) -> str:
-    """Where the tensors of a backend are to be."""
+    """The device for the tensors of a backend."""
     if backend != "gpu":
         return "cpu"
     pytest.importorskip("triton")
@@ -49,8 +49,8 @@ def moved(parts: Any, device: str) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
-    """One sample of opacity 1/2 (density ln 2 over length 1) and colour 1/2 over black, wanted white.
+def test_judge_matches_hand_computed_ray(backend: dispatch.Backend) -> None:
+    """One sample of opacity 1/2 (density ln 2 over length 1) and colour 1/2 over black; the target is white.
 
     Rendered 1/4, error -3/4 in each channel, loss 9/16. d loss / d colour' = 2 * (-3/4) / 3 * 1/2 * 1/4 = -1/16 each.
     d rendered / d density = length * T_after * colour = 1/2 * 1/2, times the density: ln 2 / 4 each channel; so
@@ -73,7 +73,7 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     ("backend", "rays"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 1000), ("gpu", 0), ("gpu", 1), ("gpu", 40)]
 )
 @pytest.mark.parametrize("stop", [1e-4, 1e-1])
-def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop: float) -> None:
+def test_kernels_match_reference(backend: dispatch.Backend, rays: int, delta: float, stop: float) -> None:
     colour, density, samples, wanted = batch(rays)
     device = device_of(backend)
     with dispatch.force(backend):
@@ -83,14 +83,14 @@ def test_backends_agree(backend: dispatch.Backend, rays: int, delta: float, stop
         expected = judge(colour, density, samples, wanted, delta, stop)
     for name, a, b in zip(got._fields, got, expected, strict=True):
         # A density's gradient is its optical depth times a difference of rounded float32 numbers. The Triton kernel
-        # goes from the front, where what lies behind is a difference as well: up to 5e-5 in a thousand batches.
+        # goes front to back and subtracts to get the colour behind a sample: errors up to 5e-5 in a thousand batches.
         limit = (2e-4 if backend == "gpu" else 2e-5) * float(b.abs().max()) if b.numel() else 0.0
         assert torch.allclose(a, b, rtol=1e-3, atol=limit), name
 
 
 @pytest.mark.parametrize("kind", ["l2", "huber"])
-def test_it_equals_render_loss_and_autograd(kind: str) -> None:
-    """The same gradient as the three separate steps that `none` and `prune` take."""
+def test_gradient_equals_autograd_through_render_and_loss(kind: str) -> None:
+    """The policies `none` and `prune` take these three steps separately."""
     colour, density, samples, wanted = batch(200)
     loss = ColourLoss(kind)  # type: ignore[arg-type]
     leaves = colour.clone().requires_grad_(), density.clone().requires_grad_()
@@ -104,8 +104,8 @@ def test_it_equals_render_loss_and_autograd(kind: str) -> None:
     assert torch.allclose(got.gradient[:, 3], expected[1], rtol=1e-3, atol=limit)
 
 
-def test_reference_gradient_by_differences() -> None:
-    """Against finite differences of its own loss in float64, below the cap."""
+def test_reference_gradient_matches_finite_differences() -> None:
+    """Finite differences of the reference's own loss in float64, for densities below the cap."""
     colour, density, samples, wanted = batch(6)
     density = density.clamp(-3, 2).double()
     given = (samples.t_start, samples.t_end, *samples.pack, wanted.background, wanted.colour, wanted.weight)
@@ -125,7 +125,7 @@ def test_reference_gradient_by_differences() -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_nan_reaches_the_loss(backend: dispatch.Backend) -> None:
+def test_nan_density_makes_the_loss_nan_and_keeps_sizes_finite(backend: dispatch.Backend) -> None:
     colour, density, samples, wanted = batch(50)
     density[0] = math.nan
     with dispatch.force(backend):
@@ -134,7 +134,7 @@ def test_nan_reaches_the_loss(backend: dispatch.Backend) -> None:
     assert out.size.isfinite().all()
 
 
-def test_errors_name_the_rule() -> None:
+def test_wrong_weight_shape_raises() -> None:
     colour, density, samples, wanted = batch(4)
     with pytest.raises(ConfigError, match=r"`wanted.weight` must have shape \[4\], got \[3\]"):
         judge(colour, density, samples, wanted._replace(weight=torch.ones(3)))

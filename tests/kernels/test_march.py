@@ -1,4 +1,4 @@
-"""Marching: rays worked out by hand, the closed form of the spacing, and Numba against the reference."""
+"""Marching: rays by hand, the closed form of the spacing, and Numba and Triton against the reference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def single_cell(x: int, y: int, z: int, levels: int = 1, level: int = 0) -> Occu
     return pack(occupied, *BOX)
 
 
-def test_a_ray_through_one_cell_by_hand() -> None:
+def test_march_through_one_cell_matches_hand_computation() -> None:
     """Cell 4 of 8 covers x in 0 .. 0.25; from x = -2 that is t in 2 .. 2.25, and steps start at the box, t = 1."""
     got, expected = both(*one_ray([-2.0, 0.1, 0.1], [1.0, 0.0, 0.0]), single_cell(4, 4, 4), Spacing(0.0625))
     for result in (got, expected):
@@ -48,7 +48,7 @@ def test_a_ray_through_one_cell_by_hand() -> None:
         assert (result.count.tolist(), result.first.tolist(), result.ray_id.tolist()) == ([4], [0], [0] * 4)
 
 
-def test_bounds_and_jitter_by_hand() -> None:
+def test_near_far_and_jitter_match_hand_computation() -> None:
     ray = one_ray([-2.0, 0.1, 0.1], [1.0, 0.0, 0.0], near=2.0, far=2.2)
     got, expected = both(*ray, single_cell(4, 4, 4), Spacing(0.0625), torch.tensor([0.5]))
     for result in (got, expected):
@@ -56,7 +56,7 @@ def test_bounds_and_jitter_by_hand() -> None:
         assert result.t_start.tolist() == pytest.approx([2.03125, 2.09375, 2.15625])
 
 
-def test_an_outer_level_by_hand() -> None:
+def test_march_through_an_outer_level_matches_hand_computation() -> None:
     """Level 1 covers +-2 in cells of 0.5; its cell 7 along x is 1.5 .. 2, and only there is anything occupied."""
     got, expected = both(*one_ray([0.0, 0.1, 0.1], [1.0, 0.0, 0.0]), single_cell(7, 4, 4, 2, 1), Spacing(0.25))
     for result in (got, expected):
@@ -71,7 +71,7 @@ def test_an_outer_level_by_hand() -> None:
         one_ray([-2.0, 0.1, 0.1], [1.0, 0.0, 0.0], near=3.0, far=2.0),  # empty bounds
     ],
 )
-def test_rays_that_miss(ray) -> None:  # type: ignore[no-untyped-def]
+def test_rays_that_miss_get_no_samples(ray) -> None:  # type: ignore[no-untyped-def]
     full = pack(torch.ones(1, 8, 8, 8, dtype=torch.bool), *BOX)
     for result in both(*ray, full, Spacing(0.1)):
         assert result.count.tolist() == [0]
@@ -84,19 +84,19 @@ def random_grid(levels: int, res: int, share: float) -> Occupancy:
     return pack(occupied, (-1.0, -1.0, -1.5), (1.0, 1.25, 1.0))
 
 
-# A direction parallel to a face divides by zero, on purpose; the interpreter warns of it.
+# Directions parallel to a face divide by zero, which is intended; the interpreter warns about it.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("backend", "n"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 400), ("gpu", 0), ("gpu", 1), ("gpu", 40)]
 )
 @pytest.mark.parametrize("levels", [1, 2, 4])
 @pytest.mark.parametrize("spacing", [Spacing(0.02), Spacing(0.02, cone=0.01), Spacing(0.02, 0.05, 0.01)], ids=str)
-def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing) -> None:
+def test_kernels_match_reference(backend: str, n: int, levels: int, spacing: Spacing) -> None:
     grid = random_grid(levels, 16, 0.03)
     origins = torch.randn(n, 3) * 1.5
     directions = torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
     if n > 3:
-        directions[:3] = torch.eye(3)  # zeros in a direction
+        directions[:3] = torch.eye(3)  # axis-aligned
     near, far, jitter = torch.full((n,), 0.05), torch.rand(n) * 12, torch.rand(n)
     arguments = (origins, directions, near, far, grid, spacing, jitter)
     if backend == "gpu":
@@ -105,7 +105,7 @@ def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing) -> 
         origins, directions, near, far, jitter = (x.to(TRITON_DEVICE) for x in (origins, directions, near, far, jitter))
         arguments = (origins, directions, near, far, grid, spacing, jitter)
     got, expected = both(*arguments, backend=backend)
-    # A midpoint within rounding of a cell's face may fall on either side of it: a handful of samples in a million.
+    # Rounding may put a midpoint near a cell face on either side of it: a few samples in a million.
     assert int((got.count != expected.count).sum()) <= n // 100
     assert abs(len(got.t_start) - len(expected.t_start)) <= n // 100
     same = got.count == expected.count
@@ -118,8 +118,8 @@ def test_backends_agree(backend: str, n: int, levels: int, spacing: Spacing) -> 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_rays_from_far_away_and_nonsense_stay_within_the_grid(backend: str, levels: int) -> None:
-    """Rounding moves the far ones by many cells: what they find means little, but they look nowhere else."""
+def test_far_and_non_finite_rays_give_consistent_samples(backend: str, levels: int) -> None:
+    """Rounding moves distant rays by many cells, so only counts, order and memory safety are checked."""
     if backend == "gpu":
         pytest.importorskip("triton")
     device = TRITON_DEVICE if backend == "gpu" else "cpu"
@@ -140,13 +140,13 @@ def test_rays_from_far_away_and_nonsense_stay_within_the_grid(backend: str, leve
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1e-3, 0.1), st.floats(1.0, 50.0), st.sampled_from([0.0, 0.001, 0.01, 0.1]), st.floats(0.0, 1000.0))
-def test_spacing_is_its_own_inverse(shortest: float, ratio: float, cone: float, t: float) -> None:
+def test_distance_at_inverts_count_at(shortest: float, ratio: float, cone: float, t: float) -> None:
     spacing = Spacing(shortest, shortest * ratio, cone)
     at = torch.tensor([t], dtype=torch.float64)
     assert spacing.distance_at(spacing.count_at(at)).item() == pytest.approx(t, rel=1e-9, abs=1e-12)
 
 
-def test_spacing_grows_with_the_cone() -> None:
+def test_step_length_grows_with_distance_between_its_limits() -> None:
     spacing = Spacing(0.01, 0.1, 0.01)
     t = torch.tensor([0.5, 5.0, 50.0], dtype=torch.float64)
     u = spacing.count_at(t)
@@ -154,7 +154,7 @@ def test_spacing_grows_with_the_cone() -> None:
     assert lengths.tolist() == pytest.approx([0.01, 0.05, 0.1], rel=1e-4)
 
 
-def test_pack_by_hand() -> None:
+def test_pack_sets_hand_computed_bits_and_blocks() -> None:
     occupied = torch.zeros(1, 8, 8, 8, dtype=torch.bool)
     occupied[0, 0, 0, 3] = occupied[0, 7, 7, 7] = True
     grid = pack(occupied, *BOX)
@@ -164,7 +164,7 @@ def test_pack_by_hand() -> None:
     assert grid.blocks.tolist() == [[1]]
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     grid = single_cell(0, 0, 0)
     with pytest.raises(ConfigError, match=r"`near` must have shape \[2\], got \[3\]"):
         march(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3), torch.zeros(2), grid, Spacing())

@@ -1,4 +1,4 @@
-"""The perceptron: one by hand, gradcheck of the reference, and Triton against it, forward and every gradient."""
+"""Small MLPs: one by hand, gradcheck of the reference, and Triton against it, with every gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 TOLERANCE = {"fp32": (1e-5, 1e-5), "fp16": (3e-3, 1e-2), "bf16": (2e-2, 4e-2)}
-"""By norm, forward and gradients. The interpreter cuts bfloat16 off instead of rounding, twice the error of a GPU."""
+"""Relative error by norm of outputs and of gradients. The interpreter truncates to bfloat16 instead of rounding, which
+doubles the error of a GPU."""
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def gpu():  # type: ignore[no-untyped-def]
 
 
 KINK = {"fp32": 1e-5, "fp16": 4e-3, "bf16": 4e-2}
-"""How far from 0 everything before an activation lies: nearer, rounding flips the slope of a relu from 0 to 1."""
+"""Smallest magnitude of pre-activations: closer to 0, rounding may flip the slope of a relu."""
 
 
 def network(
@@ -45,7 +46,7 @@ def network(
     hidden: str = "relu",
     size: float = 1.0,
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Inputs [n, I] (not contiguous), layers (neither), an upstream gradient [n, O]."""
+    """Inputs [n, I] and layers, both non-contiguous, and an upstream gradient [n, O]."""
     layers = [torch.randn(b, a, device=TRITON_DEVICE).T * size * a**-0.5 for a, b in pairwise(widths)]
     inputs = torch.randn(200 * n, widths[0], device=TRITON_DEVICE).to(dtype)
     x, clear = inputs.float(), torch.ones(len(inputs), dtype=torch.bool, device=TRITON_DEVICE)
@@ -75,7 +76,7 @@ def error(got: Tensor, expected: Tensor) -> float:
 
 
 def assert_close(got: list[Tensor], expected: list[Tensor], precision: str) -> None:
-    # The outputs of few samples may all be sums that cancel: of 800 single ones the worst is off by 3.8e-3 in fp16.
+    # With few samples all outputs may be sums that cancel: the worst of 800 single samples is off by 3.8e-3 in fp16.
     room = 4 if len(got[0]) < 8 else 1
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         name = ("out", "d inputs", *(f"d layers[{m}]" for m in range(len(got) - 2)))[k]
@@ -83,7 +84,7 @@ def assert_close(got: list[Tensor], expected: list[Tensor], precision: str) -> N
         assert error(a, b) < room * TOLERANCE[precision][k > 0], name
 
 
-def test_a_network_by_hand() -> None:
+def test_mlp_matches_hand_computed_output_and_gradients() -> None:
     """(1, 2) through [[1, -1], [1, 1]] is (3, 1); relu keeps both; through (2, -3) it is 3."""
     x = torch.tensor([[1.0, 2.0], [-2.0, 1.0]], requires_grad=True)
     first = torch.tensor([[1.0, -1.0], [1.0, 1.0]], requires_grad=True)
@@ -96,7 +97,7 @@ def test_a_network_by_hand() -> None:
     assert to_x.tolist() == [[2.0 + 3.0, 2.0 - 3.0], [3.0, -3.0]]
 
 
-def test_activations_by_hand() -> None:
+def test_activations_match_hand_computed_values() -> None:
     at = {
         "none": (-0.2, -0.2),
         "relu": (-0.2, 0.0),
@@ -115,7 +116,7 @@ def test_activations_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_reference_gradcheck(name: Activation) -> None:
+def test_reference_passes_gradcheck(name: Activation) -> None:
     x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     # Small, so that exponentials of exponentials stay smooth enough for finite differences.
     layers = [
@@ -145,10 +146,10 @@ def test_reference_gradcheck(name: Activation) -> None:
     ],
     ids=str,
 )
-def test_gpu_agrees(  # type: ignore[no-untyped-def]
+def test_gpu_matches_reference_for_every_shape(  # type: ignore[no-untyped-def]
     gpu, widths: list[int], n: int, precision: Precision, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On both ways to the gradients of layers: summed in registers, and made from what is kept of every sample."""
+    """For both ways to compute layer gradients: summed in registers, and from activations stored for every sample."""
     if kept:
         monkeypatch.setattr(gpu, "ROOM", 0)
         monkeypatch.setattr(gpu, "SUMS", 0)
@@ -157,7 +158,9 @@ def test_gpu_agrees(  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 63, 64, 65, 130, 300])
 @pytest.mark.parametrize("kept", [False, True])
-def test_gpu_agrees_on_any_number_of_samples(gpu, n: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_gpu_matches_reference_for_any_number_of_samples(
+    gpu, n: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
     if kept:
         monkeypatch.setattr(gpu, "SUMS", 0)
     assert_close(*both(*network([5, 16, 3], n), precision="fp16"), "fp16")
@@ -165,7 +168,7 @@ def test_gpu_agrees_on_any_number_of_samples(gpu, n: int, kept: bool, monkeypatc
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_gpu_agrees_on_every_activation(gpu, name: Activation, precision: Precision) -> None:  # type: ignore[no-untyped-def]
+def test_gpu_matches_reference_for_every_activation(gpu, name: Activation, precision: Precision) -> None:  # type: ignore[no-untyped-def]
     widths, n = [6, 20, 16, 3], 70
     # Exponentials of exponentials would leave the range of float16.
     size = 0.3 if name == "exponential" else 1.0
@@ -175,7 +178,7 @@ def test_gpu_agrees_on_every_activation(gpu, name: Activation, precision: Precis
     assert_close(*both(*outer, hidden="relu", output=name, precision=precision), precision)
 
 
-def test_which_networks_are_summed_in_registers(gpu) -> None:  # type: ignore[no-untyped-def]
+def test_network_size_decides_whether_weights_are_held_and_gradients_summed(gpu) -> None:  # type: ignore[no-untyped-def]
     for widths, held, summed in (
         ([32, 64, 64, 16], True, True),
         ([32, 64, 64, 64, 3], True, True),
@@ -186,14 +189,15 @@ def test_which_networks_are_summed_in_registers(gpu) -> None:  # type: ignore[no
         assert (found.held, found.summed) == (held, summed), widths
 
 
-def test_small_gradients_survive_half_precision(gpu) -> None:  # type: ignore[no-untyped-def]
-    """1e-6 has 4 bits in float16, 128 times as much has all of them."""
+def test_small_gradients_keep_precision_in_float16(gpu) -> None:  # type: ignore[no-untyped-def]
+    """1e-6 keeps 4 bits in float16; multiplied by 128 it keeps all of them."""
     inputs, layers, grad = network([16, 16, 3], 64)
     assert_close(*both(inputs, layers, grad * 1e-6, precision="fp16"), "fp16")
 
 
-def test_samples_behind_the_end_add_nothing(gpu) -> None:  # type: ignore[no-untyped-def]
-    """A row of zeros would overflow, since exp(16 exp(0)) is infinite in float16; rows of -1/2 give exp(16 exp(-8))."""
+def test_padding_rows_do_not_affect_gradients(gpu) -> None:  # type: ignore[no-untyped-def]
+    """A padding row of zeros overflows, since exp(16 exp(0)) is infinite in float16; rows of -1/2 give
+    exp(16 exp(-8))."""
     inputs = torch.full((1, 16), -0.5, device=TRITON_DEVICE, requires_grad=True)
     layers = [torch.ones(16, 16, device=TRITON_DEVICE, requires_grad=True) for _ in range(3)]
     grad = torch.ones(1, 16, device=TRITON_DEVICE)
@@ -201,9 +205,9 @@ def test_samples_behind_the_end_add_nothing(gpu) -> None:  # type: ignore[no-unt
     assert_close(got, expected, "fp16")
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NumPy
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warnings in the interpreter
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_shows(gpu, bad: float) -> None:  # type: ignore[no-untyped-def]
+def test_non_finite_input_shows_in_its_row_and_in_layer_gradients(gpu, bad: float) -> None:  # type: ignore[no-untyped-def]
     inputs, layers, grad = network([4, 16, 3], 5)
     inputs.data[2, 1] = bad
     got, _ = both(inputs, layers, grad)
@@ -214,16 +218,16 @@ def test_what_is_not_finite_shows(gpu, bad: float) -> None:  # type: ignore[no-u
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_types_are_those_of_the_leaves(gpu, dtype: torch.dtype, precision: Precision) -> None:  # type: ignore[no-untyped-def]
+def test_gradient_dtypes_equal_those_of_the_inputs(gpu, dtype: torch.dtype, precision: Precision) -> None:  # type: ignore[no-untyped-def]
     inputs, layers, grad = network([7, 16, 3], 40, "bf16", dtype)
     layers = [layers[0].detach().to(torch.bfloat16).requires_grad_(), layers[1]]
     got, expected = both(inputs, layers, grad, precision=precision)
     assert [x.dtype for x in got] == [dtype, dtype, torch.bfloat16, torch.float32]
-    # Results and gradients in bfloat16 are as coarse as products of it.
+    # Results and gradients in bfloat16 are as coarse as products in bfloat16.
     assert_close(got, expected, "bf16")
 
 
-def test_only_what_is_asked_for(gpu) -> None:  # type: ignore[no-untyped-def]
+def test_partial_gradients_equal_those_of_a_full_backward(gpu) -> None:  # type: ignore[no-untyped-def]
     inputs, layers, grad = network([5, 16, 16, 2], 70)
     full, _ = both(inputs, layers, grad)
     with dispatch.force("gpu"):
@@ -231,7 +235,7 @@ def test_only_what_is_asked_for(gpu) -> None:  # type: ignore[no-untyped-def]
         middle = [layers[0].detach(), layers[1], layers[2].detach()]
         (to_middle,) = torch.autograd.grad(mlp(inputs.detach(), middle), [layers[1]], grad)
         out = mlp(inputs.detach(), [w.detach() for w in layers])
-    # Each is a kernel of its own, which may add in another order.
+    # Each combination is a separate kernel, which may sum in another order.
     assert error(to_inputs, full[1]) < 1e-3
     assert error(to_middle, full[3]) < 1e-3
     assert torch.equal(out, full[0])
@@ -254,7 +258,7 @@ def flat_of(layers: list[Tensor]) -> Tensor:
     ("widths", "outputs", "n"),
     [([32, 64, 64, 16], 3, 70), ([16, 16], 16, 5), ([32, 16, 16], 1, 0), ([16, 128, 128, 16], 16, 65)],
 )
-def test_flat_parameters_are_the_same_network(  # type: ignore[no-untyped-def]
+def test_flat_parameters_match_reference_and_layered_network(  # type: ignore[no-untyped-def]
     gpu, widths: list[int], outputs: int, n: int, precision: Precision
 ) -> None:
     inputs, layers, grad = network(widths, n, precision)
@@ -270,7 +274,7 @@ def test_flat_parameters_are_the_same_network(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_gradients_of_gradients_are_those_of_the_reference(gpu, flat: bool) -> None:  # type: ignore[no-untyped-def]
+def test_second_gradients_match_reference(gpu, flat: bool) -> None:  # type: ignore[no-untyped-def]
     widths = [16, 16, 16]
     inputs, layers, grad = network(widths, 9, "fp32", hidden="tanh")
     own = [flat_of(layers)] if flat else layers
@@ -287,7 +291,7 @@ def test_gradients_of_gradients_are_those_of_the_reference(gpu, flat: bool) -> N
         assert error(a, b) < 1e-5
 
 
-def test_errors_of_flat_parameters_name_the_rule() -> None:
+def test_invalid_flat_arguments_raise_config_error() -> None:
     x, params = torch.zeros(2, 16), torch.zeros(16 * 16)
     for message, args in (
         (r"`widths` must be 2 to 7 of 16, .*; got \[16, 24\]", (x, params, [16, 24], 3)),
@@ -306,14 +310,14 @@ def test_errors_of_flat_parameters_name_the_rule() -> None:
 
 
 @requires_gpu
-def test_another_number_of_samples_compiles_nothing(gpu) -> None:  # type: ignore[no-untyped-def]
+def test_kernels_are_not_specialized_on_the_number_of_samples(gpu) -> None:  # type: ignore[no-untyped-def]
     from raymine.kernels.mlp import gpu_backward
 
     for kernel in (gpu._forward, gpu_backward.backward, gpu_backward.outer):
         assert [p.do_not_specialize for p in kernel.params if p.name == "n"] == [True]
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     x, w = torch.zeros(2, 4), torch.zeros(4, 8)
     bad: list[tuple[str, tuple, dict]] = [
         (r"`inputs` must have shape \[n, 1 to 256\], got \[4\]", (x[0], [w]), {}),

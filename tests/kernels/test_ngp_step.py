@@ -23,7 +23,7 @@ SPEC = GridSpec(levels=3, features=2, log2_entries=8, base=4, finest=32)
 def network(
     *, layers: int = 2, width: int = 16, geometry: int = 16, spec: GridSpec = SPEC, unbounded: bool = False
 ) -> Network:
-    """Random parameters that give densities from nothing to opaque."""
+    """Random parameters that give densities from empty to opaque."""
     hidden = [(geometry + WIDTH, width)] + [(width, width)] * (layers - 2)
     shapes = [*hidden, (width, 3)] if layers > 1 else [(geometry + WIDTH, 3)]
     box = Box(torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([1.0, 1.5, 1.0]), unbounded)
@@ -55,7 +55,7 @@ SHAPES = [
 
 
 def certain(field: Network, along: tuple[Tensor, Tensor, Samples], stop: float, faint: float) -> Tensor:
-    """[B] bool: whether a sample is seen does not hang on the rounding of its opacity or of the light before it."""
+    """[B] bool: samples whose visibility does not depend on the rounding of their opacity or transmittance."""
     with dispatch.force("reference"):
         ends = [infer(field, *along, stop * by, faint * by).density == HIDDEN for by in (0.999, 1.001)]
     assert float((ends[0] == ends[1]).float().mean()) > 0.95 or not len(ends[0])
@@ -64,9 +64,9 @@ def certain(field: Network, along: tuple[Tensor, Tensor, Samples], stop: float, 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("colour", [True, False])
-def test_infer_agrees_on_any_shape(shape: dict, colour: bool) -> None:
+def test_infer_on_cpu_matches_reference_for_any_shape(shape: dict, colour: bool) -> None:
     seen = torch.zeros(0, dtype=torch.bool)
-    while not 0 < int(seen.sum()) < len(seen):  # one field in two hundred is seen through, or nowhere
+    while not 0 < int(seen.sum()) < len(seen):  # one random field in 200 has all samples visible, or none
         field, along = network(**shape), rays(63)
         with dispatch.force("reference"):
             expected = infer(field, *along, 1e-2, 1e-3, colour=colour, keep=not colour)
@@ -84,7 +84,7 @@ def test_infer_agrees_on_any_shape(shape: dict, colour: bool) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000])
-def test_infer_agrees_on_any_number_of_rays(n: int) -> None:
+def test_infer_on_cpu_matches_reference_for_any_number_of_rays(n: int) -> None:
     field, along = network(), rays(n)
     with dispatch.force("cpu"):
         got = infer(field, *along, 1e-4, 0.0)
@@ -97,11 +97,11 @@ def test_infer_agrees_on_any_number_of_rays(n: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
-    """A constant field: one level of ones, so that every layer is a sum that fits on a hand.
+def test_infer_matches_hand_computed_ray(backend: dispatch.Backend) -> None:
+    """A constant field: one level of ones, so that every layer is a short sum.
 
     Encoding (1); hidden (relu(2), relu(-1)) = (2, 0); geometry (2 a, 2). With a = 1 the density is exp(2 - 1) = e, and
-    an interval of 1 / e passes exp(-1). The colour reads column 1 of the geometry: 2 * 0.5 = 1, and 2 * -1 = -2, and 0.
+    an interval of 1 / e transmits exp(-1). The colour reads column 1 of the geometry: 2 * 0.5 = 1, 2 * -1 = -2 and 0.
     """
     spec = GridSpec(levels=1, features=1, log2_entries=6, base=2, finest=2)
     colour = torch.zeros(2 + WIDTH, 3)
@@ -113,13 +113,13 @@ def test_a_ray_by_hand(backend: dispatch.Backend) -> None:
     samples = Samples.from_pack(edges[:-1], edges[1:], pack_counts(torch.tensor([4])))
     with dispatch.force(backend):
         out = infer(field, torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]]), samples, math.exp(-1.5), 0.0)
-    # Transmittance before the samples: 1, e^-1, e^-2, e^-3; the limit e^-1.5 lets the first two be seen.
+    # Transmittance before the samples: 1, e^-1, e^-2, e^-3; with a stop of e^-1.5 the first two are visible.
     assert out.density.tolist() == pytest.approx([2.0, 2.0, HIDDEN, HIDDEN])
     assert out.colour.reshape(-1).tolist() == pytest.approx([1.0, -2.0, 0.0] * 2 + [0.0, 0.0, 0.0] * 2)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_faint_samples_are_hidden_and_nan_is_not(backend: dispatch.Backend) -> None:
+def test_faint_samples_are_hidden_and_nan_densities_are_kept(backend: dispatch.Backend) -> None:
     field, (origins, directions, samples) = network(), rays(50)
     with dispatch.force(backend):
         assert (infer(field, origins, directions, samples, 0.0, 1.1).density == HIDDEN).all()
@@ -129,7 +129,7 @@ def test_faint_samples_are_hidden_and_nan_is_not(backend: dispatch.Backend) -> N
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("n", [0, 1, 63, 1000])
-def test_train_agrees_on_every_gradient(shape: dict, n: int) -> None:
+def test_train_on_cpu_matches_reference_gradients(shape: dict, n: int) -> None:
     field = network(**shape)
     positions, directions = torch.rand(n, 3) * 2.4 - 1.2, torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
     clear = clear_of_kinks(field, positions, directions, within=1e-5)
@@ -147,8 +147,8 @@ def test_train_agrees_on_every_gradient(shape: dict, n: int) -> None:
         assert torch.allclose(got, expected, rtol=1e-3, atol=limit)
 
 
-def test_repeated_calls_do_not_remember_each_other() -> None:
-    """The CPU kernel keeps its bookkeeping between calls and must leave it clean."""
+def test_repeated_train_calls_give_identical_gradients() -> None:
+    """The CPU kernel reuses scratch memory between calls and must reset it."""
     field = network()
     args = torch.rand(200, 3), torch.tensor([[0.0, 0.0, 1.0]]).expand(200, 3), torch.randn(200, 3), torch.randn(200)
     with dispatch.force("cpu"):
@@ -159,7 +159,7 @@ def test_repeated_calls_do_not_remember_each_other() -> None:
     assert torch.equal(first.values, again.values)
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     field, (origins, directions, samples) = network(), rays(4)
     with pytest.raises(ConfigError, match=r"`directions` must have shape \[4, 3\], got \[3, 3\]"):
         infer(field, origins, directions[:3], samples, 1e-4, 0.0)

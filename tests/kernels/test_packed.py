@@ -1,4 +1,4 @@
-"""The record of packed samples: its layout, its rays, and that the whole package shares it."""
+"""The `Samples` record: layout, empty rays, immutability, devices, and its single definition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def three_rays() -> Samples:
     return Samples.from_pack(t_start, t_start + 1, pack_counts(torch.tensor([2, 0, 3])))
 
 
-def test_samples_by_hand() -> None:
+def test_samples_from_pack_match_hand_computed_layout() -> None:
     samples = three_rays()
     assert (len(samples), samples.n_rays) == (5, 3)
     assert samples.ray_id.tolist() == [0, 0, 2, 2, 2]
@@ -30,7 +30,7 @@ def test_samples_by_hand() -> None:
     assert samples.pack.count is samples.count
 
 
-def test_samples_of_no_rays() -> None:
+def test_samples_without_rays_or_intervals_are_empty() -> None:
     empty = torch.zeros(0)
     for rays in (0, 3):
         samples = Samples.from_pack(empty, empty, pack_counts(torch.zeros(rays, dtype=torch.int64)))
@@ -38,7 +38,7 @@ def test_samples_of_no_rays() -> None:
         assert (samples.ray_id.shape, samples.ray_id.dtype) == ((0,), torch.int64)
 
 
-def test_samples_are_values() -> None:
+def test_samples_are_frozen_and_can_be_replaced() -> None:
     samples = three_rays()
     with pytest.raises(FrozenInstanceError):
         samples.t_start = samples.t_end  # type: ignore[misc]
@@ -47,12 +47,12 @@ def test_samples_are_values() -> None:
     assert longer.ray_id is samples.ray_id
 
 
-def test_samples_move_to_a_device() -> None:
+def test_to_moves_every_field_to_the_device() -> None:
     moved = three_rays().to("meta")
     assert {row.device.type for row in vars(moved).values()} == {"meta"}
 
 
-def test_the_package_has_one_record() -> None:
+def test_samples_have_one_definition_in_the_package() -> None:
     assert raymine.contracts.Samples is Samples
     for name in ("Pack", "Samples", "pack_counts", "pack_ids"):
         assert getattr(raymine.toolkit.pack, name) is getattr(packed, name)

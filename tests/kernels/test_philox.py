@@ -27,13 +27,15 @@ pytestmark = pytest.mark.usefixtures("poisoned")
         ),
     ],
 )
-def test_published_vectors(counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]) -> None:
+def test_philox_matches_published_vectors(
+    counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
     assert tuple(reference.rounds(torch.tensor([counter]), key)[0].tolist()) == expected
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 63, 1000, 5001])
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 17, -1])
-def test_backends_agree(n: int, seed: int) -> None:
+def test_cpu_draws_equal_reference(n: int, seed: int) -> None:
     with dispatch.force("cpu"):
         got = words(seed, 123_456, 5, n)
     with dispatch.force("reference"):
@@ -43,14 +45,14 @@ def test_backends_agree(n: int, seed: int) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 63, 1500])
 @pytest.mark.parametrize("seed", [0, 2**40 + 17, -1])
-def test_the_gpu_draws_the_same_words(n: int, seed: int) -> None:
+def test_gpu_draws_equal_reference(n: int, seed: int) -> None:
     pytest.importorskip("triton")
     with dispatch.force("gpu"):
         got = words(seed, 2**32 - 5, 5, n, TRITON_DEVICE)
     assert torch.equal(got.cpu(), reference.words(seed, 2**32 - 5, 5, n, torch.device("cpu")))
 
 
-def test_a_draw_is_a_function_of_its_index() -> None:
+def test_draw_does_not_depend_on_the_number_of_draws() -> None:
     assert torch.equal(words(7, 3, 1, 10), words(7, 3, 1, 1000)[:10])
 
 
@@ -80,8 +82,9 @@ def test_draws_with_an_offset_are_a_slice_of_the_stream(backend: dispatch.Backen
 
 
 @pytest.mark.parametrize("first", [BOUNDARY - 7, BOUNDARY - 4, BOUNDARY, BOUNDARY + 5, 2**40 + 3, 2**62 - 1, 2**62])
-def test_offsets_beyond_32_bits_of_blocks(backend: dispatch.Backend, first: int) -> None:
-    """Word i % 4 of block i // 4, whose two halves are the first and the last part of the counter."""
+def test_offsets_beyond_32_bit_block_numbers_match_reference(backend: dispatch.Backend, first: int) -> None:
+    """Draw i is word i % 4 of block i // 4. The low and high halves of the block number are the first and last word of
+    the counter."""
     n = 11
     counters = [((i // 4) & 0xFFFFFFFF, 5, 9, (i // 4) >> 32) for i in range(first, first + n)]
     blocks = reference.rounds(torch.tensor(counters), (17, 2**8))
@@ -90,25 +93,25 @@ def test_offsets_beyond_32_bits_of_blocks(backend: dispatch.Backend, first: int)
     assert drawn(backend, 0, first).shape == (0,)
 
 
-def test_uniform_and_integers_take_an_offset() -> None:
+def test_uniform_and_integers_with_an_offset_are_slices_of_the_stream() -> None:
     assert torch.equal(uniform(3, 1, 2, (4, 3), first=9), uniform(3, 1, 2, (7, 3))[3:])
     assert torch.equal(integers(3, 1, 2, 5, 77, first=6), integers(3, 1, 2, 11, 77)[6:])
 
 
 @pytest.mark.parametrize("first", [-1, 2**62 + 1])
-def test_an_offset_out_of_range_is_refused(first: int) -> None:
+def test_offset_out_of_range_raises(first: int) -> None:
     with pytest.raises(ConfigError, match=rf"`first` must be in 0 .. 2\^62, got {first}"):
         words(0, 0, 0, 1, first=first)
 
 
-def test_seeds_steps_and_streams_are_apart() -> None:
+def test_seeds_steps_and_streams_give_different_draws() -> None:
     draws = [words(s, t, k, 256) for s in (0, 1) for t in (0, 1) for k in (Stream.PIXEL, Stream.JITTER)]
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert (a == b).sum() <= 1
 
 
-def test_uniform_is_uniform() -> None:
+def test_uniform_draws_pass_mean_and_chi_squared_tests() -> None:
     u = uniform(3, 0, 0, (200_000,))
     assert float(u.min()) >= 0
     assert float(u.max()) < 1

@@ -44,7 +44,7 @@ def ragged(rays: int, most: int = 40) -> tuple[Tensor, Tensor]:
 
 
 def looped(values: Tensor, first: Tensor, count: Tensor, scan: Scan, exclusive: bool) -> Tensor:
-    """One number after another, in Python."""
+    """The scan as a plain Python loop."""
     out = torch.full_like(values, torch.nan)
     for begin, n in zip(first.tolist(), count.tolist(), strict=True):
         total = torch.ones_like(values[:1].sum(0)) if scan is running_product else torch.zeros_like(values[:1].sum(0))
@@ -77,7 +77,9 @@ EXPECTED = {
 
 @pytest.mark.parametrize(("how", "name"), list(zip(SCANS, IDS, strict=True)), ids=IDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_rays_by_hand(backend: dispatch.Backend, how: tuple[Scan, bool], name: str, dtype: torch.dtype) -> None:
+def test_scans_match_hand_computed_values(
+    backend: dispatch.Backend, how: tuple[Scan, bool], name: str, dtype: torch.dtype
+) -> None:
     """1, 2 on one ray, nothing on the second, 3, 4, 5 on the third."""
     values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=dtype, device=at(backend))
     first, count = (torch.tensor(x, device=at(backend)) for x in ([0, 2, 2], [2, 0, 3]))
@@ -87,7 +89,7 @@ def test_rays_by_hand(backend: dispatch.Backend, how: tuple[Scan, bool], name: s
     assert out.tolist() == EXPECTED[name]
 
 
-def test_a_reversed_sum_by_hand(backend: dispatch.Backend) -> None:
+def test_reversed_sum_matches_hand_computed_values(backend: dispatch.Backend) -> None:
     values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], device=at(backend))
     first, count = (torch.tensor(x, device=at(backend)) for x in ([0, 2], [2, 3]))
     with dispatch.force(backend):
@@ -97,7 +99,7 @@ def test_a_reversed_sum_by_hand(backend: dispatch.Backend) -> None:
 
 @pytest.mark.parametrize("how", SCANS, ids=IDS)
 @pytest.mark.parametrize("channels", [0, 1, 3])
-def test_a_plain_loop_agrees(backend: dispatch.Backend, how: tuple[Scan, bool], channels: int) -> None:
+def test_scans_match_plain_loop(backend: dispatch.Backend, how: tuple[Scan, bool], channels: int) -> None:
     torch.manual_seed(0)
     first, count = ragged(9)
     n = int(count.sum())
@@ -112,7 +114,9 @@ def test_a_plain_loop_agrees(backend: dispatch.Backend, how: tuple[Scan, bool], 
 @pytest.mark.parametrize(
     ("backend", "rays"), [*(("cpu", n) for n in (0, 1, 63, 1000)), *(("gpu", n) for n in (0, 1, 9))]
 )
-def test_backends_agree(backend: dispatch.Backend, rays: int, dtype: torch.dtype, how: tuple[Scan, bool]) -> None:
+def test_kernels_match_reference_values_and_gradients(
+    backend: dispatch.Backend, rays: int, dtype: torch.dtype, how: tuple[Scan, bool]
+) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(rays)
@@ -134,7 +138,7 @@ def test_backends_agree(backend: dispatch.Backend, rays: int, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("how", SCANS, ids=IDS)
-def test_gradcheck_once_and_twice(backend: dispatch.Backend, how: tuple[Scan, bool]) -> None:
+def test_scans_pass_gradcheck_and_gradgradcheck(backend: dispatch.Backend, how: tuple[Scan, bool]) -> None:
     first, count = (torch.tensor(x, device=at(backend)) for x in ([0, 3, 3], [3, 0, 2]))
     values = torch.tensor([0.7, 0.0, -1.2, 0.4, 0.9], dtype=torch.float64, device=at(backend)).requires_grad_()
 
@@ -148,8 +152,10 @@ def test_gradcheck_once_and_twice(backend: dispatch.Backend, how: tuple[Scan, bo
 
 @pytest.mark.parametrize("zeros", [(2,), (0,), (5,), (1, 4), (0, 1, 2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("exclusive", [False, True])
-def test_the_gradient_of_a_product_at_zeros(backend: dispatch.Backend, exclusive: bool, zeros: tuple[int, ...]) -> None:
-    """Multiplied out, without division: with one zero its own gradient is all there is behind it, with two none is."""
+def test_product_gradient_at_zeros_matches_expanded_products(
+    backend: dispatch.Backend, exclusive: bool, zeros: tuple[int, ...]
+) -> None:
+    """Products are expanded without division. Behind a single zero only that zero has a gradient, behind two none."""
     factors = [0.0 if i in zeros else x for i, x in enumerate([0.5, 2.0, -1.5, 0.8, 1.1, 0.9])]
     grad = [1.0, -2.0, 0.5, 3.0, -1.0, 0.7]
     values, g = (torch.tensor(x, dtype=torch.float64, device=at(backend)) for x in (factors, grad))
@@ -160,11 +166,11 @@ def test_the_gradient_of_a_product_at_zeros(backend: dispatch.Backend, exclusive
     assert got.tolist() == pytest.approx(slope(factors, grad, exclusive), rel=1e-12)
 
 
-# Triton's interpreter computes what is then masked away, and NumPy says so.
+# Triton's interpreter also computes masked elements, and NumPy warns about them.
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("how", SCANS, ids=IDS)
-def test_what_is_not_finite_stays_on_its_ray(backend: dispatch.Backend, how: tuple[Scan, bool], bad: float) -> None:
+def test_non_finite_values_stay_on_their_ray(backend: dispatch.Backend, how: tuple[Scan, bool], bad: float) -> None:
     values = torch.full((9,), 2.0)
     values[4] = bad
     first, count = torch.tensor([0, 3, 6]), torch.tensor([3, 3, 3])
@@ -179,8 +185,8 @@ def test_what_is_not_finite_stays_on_its_ray(backend: dispatch.Backend, how: tup
 
 
 @pytest.mark.parametrize("how", SCANS, ids=IDS)
-def test_samples_of_no_ray_are_nan_and_have_no_gradient(backend: dispatch.Backend, how: tuple[Scan, bool]) -> None:
-    """Rays in any order, with room between them."""
+def test_samples_outside_all_rays_are_nan_with_zero_gradient(backend: dispatch.Backend, how: tuple[Scan, bool]) -> None:
+    """Rays in any order, with gaps between them."""
     values = torch.arange(1.0, 9.0, device=at(backend)).requires_grad_()
     first, count = (torch.tensor(x, device=at(backend)) for x in ([5, 1], [2, 3]))
     with dispatch.force(backend):
@@ -192,7 +198,7 @@ def test_samples_of_no_ray_are_nan_and_have_no_gradient(backend: dispatch.Backen
     assert grad[[0, 4, 7]].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_nothing_to_scan(backend: dispatch.Backend) -> None:
+def test_empty_inputs_give_empty_results(backend: dispatch.Backend) -> None:
     none = torch.zeros(0, dtype=torch.int64, device=at(backend))
     with dispatch.force(backend):
         for scan in (running_sum, running_product):
@@ -220,7 +226,7 @@ def test_results_do_not_depend_on_threads() -> None:
         assert torch.equal(one, two)
 
 
-def test_halves_are_summed_in_float32() -> None:
+def test_float16_values_are_summed_in_float32() -> None:
     """4,000 ones: float16 alone would stop at 2,048."""
     values = torch.ones(4000, dtype=torch.float16, requires_grad=True)
     out = running_sum(values, torch.tensor([0]), torch.tensor([4000]))
@@ -241,19 +247,19 @@ def test_halves_are_summed_in_float32() -> None:
     ],
 )
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_wrong_rays_are_refused(backend: dispatch.Backend, first: list[int], count: list[int], words: str) -> None:
+def test_invalid_rays_raise(backend: dispatch.Backend, first: list[int], count: list[int], words: str) -> None:
     with dispatch.force(backend), pytest.raises(ConfigError, match=words):
         running_sum(torch.ones(5), torch.tensor(first), torch.tensor(count))
 
 
 @pytest.mark.parametrize("values", [torch.ones(2, 3, 4), torch.ones(5, dtype=torch.int64), torch.tensor(1.0)], ids=str)
-def test_wrong_values_are_refused(values: Tensor) -> None:
+def test_invalid_shape_or_dtype_of_values_raises(values: Tensor) -> None:
     with pytest.raises(ConfigError, match=r"floating-point of shape \[B\] or \[B, C\]"):
         running_sum(values, torch.tensor([0]), torch.tensor([1]))
 
 
-def test_triton_stays_inside_the_samples() -> None:
-    """Nobody may ask the device whether rays fit, so the kernel cuts them off."""
+def test_triton_clips_rays_to_the_samples() -> None:
+    """Checking the rays would synchronize with the device, so the kernel clips them instead."""
     pytest.importorskip("triton")
     values, first, count = torch.ones(4), torch.tensor([0, 2]), torch.tensor([2, 100])
     with dispatch.force("gpu"):
@@ -285,7 +291,7 @@ def test_sums_are_linear(rays: list[list[float]], factor: float, exclusive: bool
 
 @given(numbers)
 @settings(deadline=None, max_examples=40)
-def test_exclusive_and_own_make_inclusive(rays: list[list[float]]) -> None:
+def test_inclusive_scan_combines_exclusive_scan_and_own_value(rays: list[list[float]]) -> None:
     x, first, count = packed(rays)
     sums, before = running_sum(x, first, count), running_sum(x, first, count, exclusive=True)
     assert torch.allclose(sums - x, before, atol=1e-9)
@@ -295,8 +301,8 @@ def test_exclusive_and_own_make_inclusive(rays: list[list[float]]) -> None:
 
 @given(numbers, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=40)
-def test_rays_do_not_know_each_other(rays: list[list[float]], random: object) -> None:
-    """In another order, every ray has what it had."""
+def test_result_of_a_ray_does_not_depend_on_the_order_of_rays(rays: list[list[float]], random: object) -> None:
+    """Shuffled rays keep their results."""
     order = list(range(len(rays)))
     random.shuffle(order)  # type: ignore[attr-defined]
     for scan, exclusive in SCANS:
@@ -310,8 +316,8 @@ def test_rays_do_not_know_each_other(rays: list[list[float]], random: object) ->
 
 @given(st.lists(st.floats(-4, 4, allow_subnormal=False), min_size=1, max_size=12), st.integers(0, 12))
 @settings(deadline=None, max_examples=40)
-def test_a_ray_in_two_parts(ray: list[float], cut: int) -> None:
-    """The second part goes on from the total of the first."""
+def test_scan_of_a_split_ray_continues_from_its_first_part(ray: list[float], cut: int) -> None:
+    """The scan of the second part, combined with the total of the first, equals the scan of the whole ray."""
     cut = min(cut, len(ray))
     x, first, count = packed([ray])
     _, two_first, two_count = packed([ray[:cut], ray[cut:]])

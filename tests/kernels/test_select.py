@@ -1,4 +1,4 @@
-"""Compaction: samples by hand, every backend against the reference, refusals."""
+"""Compaction: samples by hand, every backend against the reference, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
-def test_compact_by_hand(backend: dispatch.Backend) -> None:
+def test_compact_matches_hand_computed_result(backend: dispatch.Backend) -> None:
     device = device_of(backend)
     keep = torch.tensor([True, False, False, True, True], device=device)
     with dispatch.force(backend):
@@ -26,7 +26,7 @@ def test_compact_by_hand(backend: dispatch.Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("rays", [0, 1, 63, 1000])
-def test_compact_agrees(rays: int, backend: dispatch.Backend) -> None:
+def test_compact_kernels_match_reference(rays: int, backend: dispatch.Backend) -> None:
     device = device_of(backend)
     count = torch.randint(0, 9, (rays,))
     keep = torch.rand(int(count.sum())) < 0.4
@@ -39,6 +39,6 @@ def test_compact_agrees(rays: int, backend: dispatch.Backend) -> None:
         assert torch.equal(a.cpu(), b)
 
 
-def test_compact_refuses_counts_that_do_not_add_up() -> None:
+def test_compact_rejects_counts_that_do_not_sum_to_the_samples() -> None:
     with pytest.raises(ConfigError, match="must sum to the 3 samples of `keep`, got 2"):
         compact(torch.ones(3, dtype=torch.bool), torch.tensor([2]))

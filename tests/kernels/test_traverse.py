@@ -1,4 +1,4 @@
-"""Walks through grids: rays worked out by hand, who does not walk, and every backend against the reference."""
+"""Grid traversal: rays by hand, rays without samples, errors, and every backend against the reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRIDES = [
     Stride(-1.0, 0.1, 3),
 ]
 
-# What divides by zero is then masked away; Triton's interpreter warns of it.
+# Divisions by zero are masked afterwards; Triton's interpreter warns about them.
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("poisoned")]
 
 
@@ -53,7 +53,7 @@ def moved(arguments: tuple, device: str) -> tuple:  # type: ignore[type-arg]
 
 
 def walk(backend: dispatch.Backend, *arguments) -> Traversed:  # type: ignore[no-untyped-def]
-    """On the device of the backend, and back."""
+    """Traverse on the device of the backend; the result is on the CPU."""
     with dispatch.force(backend):
         found = traverse(*moved(arguments, TRITON_DEVICE if backend == "gpu" else "cpu"))
     return Traversed(found.samples.to("cpu"), *moved(found[1:], "cpu"))
@@ -68,7 +68,7 @@ def nested(levels: int, base: Tensor = CUBE) -> Tensor:
 
 
 def bundle(n: int, spread: float = 1.5) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Random rays and their bounds; some along axes, where there is room for them."""
+    """Random rays and their bounds; with more than 6 rays, some are parallel to axes."""
     directions = torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
     if n > 6:
         directions[:6] = torch.cat((torch.eye(3), -torch.eye(3)))
@@ -77,7 +77,8 @@ def bundle(n: int, spread: float = 1.5) -> tuple[Tensor, Tensor, tuple[Tensor, T
 
 
 def agree(got: Traversed, expected: Traversed, near: float = 1e-4) -> None:
-    """A midpoint within rounding of a cell's face may fall on either side of it: on one ray in a hundred at most."""
+    """Compare two traversals. Rounding may put a midpoint near a cell face on either side of it, which may change one
+    ray in a hundred."""
     a, b = got.samples, expected.samples
     same = (a.count == b.count) & (got.edges == expected.edges)
     assert int((~same).sum()) <= b.n_rays // 100
@@ -97,9 +98,9 @@ def along_x(x: float, near: float = 0.0, far: float = math.inf) -> tuple[Tensor,
     return torch.tensor([[x, -0.5, -0.5]]), torch.tensor([[1.0, 0, 0]]), (torch.tensor([near]), torch.tensor([far]))
 
 
-def test_even_steps_by_hand(backend: dispatch.Backend) -> None:
+def test_even_steps_match_hand_computation(backend: dispatch.Backend) -> None:
     """2 x 2 x 2 cells of side 1; from x = -2 the ray is in an occupied cell for t in 1 .. 2, in an empty one for t in
-    2 .. 3. Steps of 0.4 from 0.1 have middles 0.3, 0.7, 1.1, 1.5, 1.9, 2.3, 2.7; behind the next, 3.1, nothing is."""
+    2 .. 3. Steps of 0.4 from 0.1 have midpoints 0.3, 0.7, 1.1, 1.5, 1.9, 2.3, 2.7; the next, 3.1, is outside."""
     full = torch.zeros(1, 2, 2, 2, dtype=torch.bool)
     full[0, 0, 0, 0] = True
     found = walk(backend, *along_x(-2.0, 0.1), Grids(full, CUBE[None]), Stride(0.4))
@@ -111,9 +112,9 @@ def test_even_steps_by_hand(backend: dispatch.Backend) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 3, 4])
-def test_growing_steps_by_hand(backend: dispatch.Backend, limit: int) -> None:
+def test_growing_steps_match_hand_computation(backend: dispatch.Backend, limit: int) -> None:
     """Two cells, t in 1 .. 5 (occupied) and 5 .. 9 (empty). Steps of half the distance: 1, 1.5, 2.25, 3.375, 5.0625,
-    where the next middle would be 6.3. Across the empty cell steps of 5.0625 / 2 stay as they are: two of them."""
+    where the next midpoint would be 6.3. The steps across the empty cell keep the length 5.0625 / 2: two of them."""
     full = torch.tensor([True, False]).view(1, 2, 1, 1)
     box = torch.tensor([[1.0, -1.0, -1.0, 9.0, 1.0, 1.0]])
     found = walk(backend, *along_x(0.0, 1.0), Grids(full, box), Stride(0.5, 0.5, limit))
@@ -126,7 +127,7 @@ def test_growing_steps_by_hand(backend: dispatch.Backend, limit: int) -> None:
     assert found.end.tolist() == pytest.approx([edges[last] if limit else 10.125])
 
 
-def test_cells_by_hand(backend: dispatch.Backend) -> None:
+def test_one_sample_per_cell_matches_hand_computation(backend: dispatch.Backend) -> None:
     """The outer box from x = -2 to the inner one at -1, two inner cells, an empty outer cell; then another box."""
     full = torch.ones(3, 2, 2, 2, dtype=torch.bool)
     full[1, 1, 0, 0] = False
@@ -141,12 +142,12 @@ def test_cells_by_hand(backend: dispatch.Backend) -> None:
 @pytest.mark.parametrize("stride", STRIDES, ids=lambda s: "-".join(f"{x:g}" for x in s))
 @pytest.mark.parametrize("levels", [1, 3])
 @pytest.mark.parametrize(("backend", "n"), [*(("cpu", n) for n in (0, 1, 63, 400)), *(("gpu", n) for n in (0, 1, 40))])
-def test_backends_agree(backend: dispatch.Backend, n: int, levels: int, stride: Stride) -> None:
+def test_kernels_match_reference(backend: dispatch.Backend, n: int, levels: int, stride: Stride) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(n + levels)
     sides = (6, 3, 5) if backend == "gpu" else (16, 9, 20)
-    # Boxes of random corners overlap as they like; a few rays have far before near.
+    # Boxes of random corners may overlap; a few rays have far before near.
     low = -torch.rand(levels, 3) - 0.3
     grids = Grids(torch.rand(levels, *sides) < 0.4, torch.cat((low, low + torch.rand(levels, 3) * 2 + 0.5), -1))
     if n % 2:
@@ -158,7 +159,7 @@ def test_backends_agree(backend: dispatch.Backend, n: int, levels: int, stride: 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16], ids=str)
-def test_other_types_and_strides_in_memory(backend: dispatch.Backend, kind: torch.dtype) -> None:
+def test_other_dtypes_and_non_contiguous_inputs_match_reference(backend: dispatch.Backend, kind: torch.dtype) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(3)
@@ -172,7 +173,7 @@ def test_other_types_and_strides_in_memory(backend: dispatch.Backend, kind: torc
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_more_boxes_than_a_kernel_sorts(backend: dispatch.Backend) -> None:
+def test_more_boxes_than_a_kernel_sorts_match_reference(backend: dispatch.Backend) -> None:
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(4)
@@ -183,15 +184,15 @@ def test_more_boxes_than_a_kernel_sorts(backend: dispatch.Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_crossings_are_those_of_the_reference(backend: dispatch.Backend) -> None:
-    """To the last bit, since everything is computed in the same order; and taken as they are where they are given."""
+def test_own_box_crossings_equal_given_reference_crossings(backend: dispatch.Backend) -> None:
+    """They are equal bit for bit, since both compute in the same order. Given crossings are used unchanged."""
     if backend == "gpu":
         pytest.importorskip("triton")
     torch.manual_seed(5)
     low = -torch.rand(4, 3) - 0.2
     boxes = torch.cat((low, low + torch.rand(4, 3) + 1), -1)
     boxes[1, 3] = boxes[1, 0]  # no extent along x
-    boxes[2, 4] = boxes[2, 1] - 1  # turned round
+    boxes[2, 4] = boxes[2, 1] - 1  # high below low
     origins, directions, bounds = bundle(40, 1.0)
     known = reference.cross(origins, directions, boxes)
     enter, leave, hits = ray_aabb_intersect(origins, directions, boxes)
@@ -205,7 +206,7 @@ def test_crossings_are_those_of_the_reference(backend: dispatch.Backend) -> None
         assert torch.equal(a, b)
     missed = known._replace(hits=torch.zeros_like(known.hits))
     assert len(walk(backend, origins, directions, bounds, grids, stride, None, missed).samples) == 0
-    # Not in order, beyond the box and NaN: as the reference takes them.
+    # Unsorted, out-of-box and NaN crossings give the same result as in the reference.
     odd = Crossings(known.t_sorted.roll(1, 1) * 1.5, known.t_indices, torch.ones_like(known.hits))
     odd.t_sorted[::7] = torch.nan
     agree(
@@ -215,7 +216,7 @@ def test_crossings_are_those_of_the_reference(backend: dispatch.Backend) -> None
 
 
 @pytest.mark.parametrize("stride", [Stride(0.1), Stride(0.1, 0.02), Stride(0.0)], ids=["even", "cone", "cells"])
-def test_who_does_not_walk_ends_at_its_near_plane(backend: dispatch.Backend, stride: Stride) -> None:
+def test_invalid_or_masked_rays_end_at_their_near_plane(backend: dispatch.Backend, stride: Stride) -> None:
     nan, inf = math.nan, math.inf
     origins = torch.tensor([[0.0, 0, 0]] * 4 + [[nan, 0, 0], [inf, 0, 0], [5.0, 5, 5]] + [[0.0, 0, 0]] * 5)
     directions = torch.tensor([[1.0, 0, 0]] * 12)
@@ -231,7 +232,7 @@ def test_who_does_not_walk_ends_at_its_near_plane(backend: dispatch.Backend, str
     assert not found.edges[1:].any()
 
 
-def test_nothing_to_find(backend: dispatch.Backend) -> None:
+def test_empty_grids_boxes_or_rays_give_no_samples(backend: dispatch.Backend) -> None:
     some, none = torch.ones(1, 2, 2, 2, dtype=torch.bool), torch.zeros(1, 2, 2, 2, dtype=torch.bool)
     for n, full, boxes in (
         (0, some, CUBE[None]),
@@ -257,22 +258,22 @@ def test_nothing_to_find(backend: dispatch.Backend) -> None:
         assert found.n_edges == 0
 
 
-def test_a_box_without_bounds_does_no_harm(backend: dispatch.Backend) -> None:
-    """Where a plane lies is then anybody's guess; that walks stay inside the grid and end is not."""
+def test_infinite_box_gives_finite_ends(backend: dispatch.Backend) -> None:
+    """Cell planes are undefined in such a box, but walks must stay inside the grid and end."""
     box = torch.tensor([[-torch.inf, -1, -1, 1, torch.inf, 1]])
     found = walk(backend, *bundle(9), Grids(torch.ones(1, 2, 2, 2, dtype=torch.bool), box), Stride(0.2))
     assert found.end.isfinite().all()
 
 
-def test_too_many_samples_are_refused(backend: dispatch.Backend) -> None:
+def test_too_many_samples_per_ray_raise_unless_limited(backend: dispatch.Backend) -> None:
     grids = Grids(torch.ones(1, 2, 2, 2, dtype=torch.bool), CUBE[None])
     with pytest.raises(ConfigError, match=r"steps of 1e-09 give a ray more than 16777216 samples\. Take longer"):
         walk(backend, *along_x(-2.0), grids, Stride(1e-9))
-    # Nobody asked for all of them.
+    # With a limit only that many samples are computed.
     assert len(walk(backend, *along_x(-2.0), grids, Stride(1e-9, limit=4)).samples) == 4
 
 
-def test_the_drop_in_makes_the_same_edges(backend: dispatch.Backend) -> None:
+def test_nerfacc_drop_in_gives_the_same_edges_on_every_backend(backend: dispatch.Backend) -> None:
     torch.manual_seed(6)
     origins, directions, (near, far) = bundle(30)
     arguments = (origins, directions, torch.rand(2, 4, 4, 4) < 0.5, nested(2), near, far)
@@ -295,7 +296,7 @@ def test_the_drop_in_makes_the_same_edges(backend: dispatch.Backend) -> None:
                 assert torch.equal(getattr(got, name).cpu(), getattr(expected, name)), name
 
 
-def test_results_depend_neither_on_threads_nor_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_threads_or_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(7)
     arguments = (*bundle(700), Grids(torch.rand(2, 8, 8, 8) < 0.4, nested(2)), Stride(0.03, 0.01))
     results = [walk("cpu", *arguments)]
@@ -326,7 +327,7 @@ def test_results_depend_neither_on_threads_nor_on_parts(monkeypatch: pytest.Monk
         ({"origins": torch.ones(2, 3, device="meta")}, "`origins` is on meta but the grids are on cpu"),
     ],
 )
-def test_errors_name_the_rule(change: dict[str, Tensor | float], words: str) -> None:
+def test_invalid_arguments_raise_config_error(change: dict[str, Tensor | float], words: str) -> None:
     ones = torch.ones(2, 3)
     given = {
         "origins": ones, "directions": ones, "near": ones[:, 0], "far": ones[:, 0], "aabbs": CUBE[None], "cone": 0.0,
@@ -345,7 +346,7 @@ def test_errors_name_the_rule(change: dict[str, Tensor | float], words: str) -> 
 
 
 def waits_of(call: Callable[[], object]) -> int:
-    """How often a call waits for the device."""
+    """Number of times that a call synchronizes with the device."""
     call()
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as seen:
@@ -360,7 +361,7 @@ def waits_of(call: Callable[[], object]) -> int:
 
 @requires_gpu
 @pytest.mark.parametrize("stride", STRIDES, ids=lambda s: "-".join(f"{x:g}" for x in s))
-def test_a_walk_on_cuda_waits_once_and_agrees(stride: Stride) -> None:
+def test_cuda_traversal_synchronizes_once_and_matches_cpu(stride: Stride) -> None:
     torch.manual_seed(8)
     arguments = (*bundle(20000), Grids(torch.rand(3, 32, 32, 32) < 0.2, nested(3)), stride)
     agree(walk("gpu", *arguments), walk("cpu", *arguments))

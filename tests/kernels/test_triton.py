@@ -1,4 +1,4 @@
-"""What all launches of Triton kernels share: sizes, and compiling without computing."""
+"""Helpers of Triton launches: power-of-two sizes, and compiling without running."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from raymine.kernels._triton import compiling, power_of_two
 from support.device import TRITON_DEVICE, requires_gpu
 
 
-def test_powers_of_two() -> None:
+def test_power_of_two_rounds_up_and_respects_the_minimum() -> None:
     assert [power_of_two(n) for n in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
     assert power_of_two(3, least=16) == 16
 
 
 def sums() -> list[float]:
-    """Running sums of ones by a Triton kernel; -1 where nothing computed them."""
+    """Running sums of ones by a Triton kernel; -1 where the kernel did not run."""
     from raymine.kernels.scan.gpu import scan
 
     values = torch.ones(6, 7, dtype=torch.float64, device=TRITON_DEVICE)
@@ -29,7 +29,7 @@ def sums() -> list[float]:
 COMPUTED, NOTHING = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0], [-1.0] * 6
 
 
-def test_compiling_concerns_launches_of_its_own_thread_only() -> None:
+def test_compiling_affects_launches_of_its_own_thread_only() -> None:
     jit = pytest.importorskip("triton.runtime.jit")
     launch = jit.KernelInterface.__getitem__
     with ThreadPoolExecutor(1) as other, compiling():
@@ -40,7 +40,7 @@ def test_compiling_concerns_launches_of_its_own_thread_only() -> None:
     assert sums() == COMPUTED
 
 
-def test_threads_may_compile_at_the_same_time() -> None:
+def test_two_threads_can_compile_at_the_same_time() -> None:
     jit = pytest.importorskip("triton.runtime.jit")
     launch = jit.KernelInterface.__getitem__
     both, done = threading.Barrier(2, timeout=30), threading.Event()
@@ -64,7 +64,7 @@ def test_threads_may_compile_at_the_same_time() -> None:
     assert jit.KernelInterface.__getitem__ is launch
 
 
-def test_an_error_while_compiling_leaves_launches_as_they_were() -> None:
+def test_error_while_compiling_restores_normal_launches() -> None:
     jit = pytest.importorskip("triton.runtime.jit")
     launch = jit.KernelInterface.__getitem__
     with pytest.raises(KeyError), compiling():
@@ -76,7 +76,7 @@ def test_an_error_while_compiling_leaves_launches_as_they_were() -> None:
 
 
 @requires_gpu
-def test_compiling_computes_nothing_and_leaves_kernels_ready() -> None:
+def test_compiling_runs_nothing_and_caches_the_kernels() -> None:
     from raymine.kernels.scan.gpu import _scan, scan
 
     def ready() -> int:

@@ -22,13 +22,13 @@ from support.draws import EVERY_DRAW, UNBIASED, each_draw, name_of
 FOUR = torch.tensor([[3.0, 4.0], [0.0, -3.0], [1.0, 0.0], [0.0, 1.0]])
 
 
-def test_norms_and_probabilities_by_hand() -> None:
+def test_norms_and_probabilities_match_hand_computation() -> None:
     size = draw.norms(FOUR)
     assert size.tolist() == pytest.approx([5.0, 3.0, 1.0, 1.0])
     assert draw.probabilities(size).tolist() == pytest.approx([0.5, 0.3, 0.1, 0.1])
 
 
-def test_tau_by_hand_in_both_of_its_forms() -> None:
+def test_tau_matches_hand_computation_in_both_of_its_forms() -> None:
     p = draw.probabilities(draw.norms(FOUR))
     # sum p^2 = 0.25 + 0.09 + 0.01 + 0.01 = 0.36, and sqrt(4 * 0.36) = 1.2.
     assert float(draw.concentration(p, 4)) == pytest.approx(1.2)
@@ -38,7 +38,7 @@ def test_tau_by_hand_in_both_of_its_forms() -> None:
     assert (1 - distance / float(p.square().sum())) ** -0.5 == pytest.approx(1.2)
 
 
-def test_the_running_average_and_the_budget_by_hand() -> None:
+def test_running_average_of_tau_and_budget_match_hand_computation() -> None:
     miner = Miner(replace(PUBLISHED, high=1.0), images=4)
     first = miner.choose(FOUR, step=0)
     # tau_hat = 0.75 * 1 + 0.25 * 1.2 = 1.05; b = 4 / 1.05 = 3.81, of which 3 whole samples are taken.
@@ -60,7 +60,7 @@ def test_the_running_average_and_the_budget_by_hand() -> None:
         (900, 45.0),  # tau 30: 30 is less than 0.05 * 900
     ],
 )
-def test_the_budget_is_kept_within_its_limits(total: int, expected: float) -> None:
+def test_budget_is_clamped_to_its_limits(total: int, expected: float) -> None:
     gradient = torch.zeros(total, 1)
     gradient[1] = 3.0
     chosen = Miner(replace(PUBLISHED, rate=1.0), images=9).choose(gradient, step=0)
@@ -69,14 +69,14 @@ def test_the_budget_is_kept_within_its_limits(total: int, expected: float) -> No
     assert chosen.index.tolist() == [1]
 
 
-def test_a_flat_gradient_is_kept_to_half() -> None:
+def test_uniform_gradient_keeps_half_of_the_samples() -> None:
     chosen = Miner(PUBLISHED, images=9).choose(torch.ones(40, 3), step=0)
     assert float(chosen.tau) == pytest.approx(1.0)
     assert float(chosen.budget) == pytest.approx(20.0)
     assert len(chosen.index) == 20
 
 
-def test_cached_gradients_reach_the_parameters_of_the_chosen_only() -> None:
+def test_backward_sums_the_gradients_of_chosen_samples_only() -> None:
     # z = 2 x; loss = (0.5 z1 + 0.3 z2 + 0.1 z3 + 0.1 z4 - 1.6)^2 / 2. At x = 1 .. 4 the bracket is 3.6 - 1.6 = 2, so
     # g = 1, 0.6, 0.2, 0.2 whatever is chosen, and each sample adds g x = 1, 1.2, 0.6, 0.8 to the gradient of the 2.
     x, share = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([[0.5], [0.3], [0.1], [0.1]])
@@ -94,7 +94,7 @@ def test_cached_gradients_reach_the_parameters_of_the_chosen_only() -> None:
     assert len(seen) > 2
 
 
-def test_a_model_with_several_outputs_is_mined_by_all_of_them() -> None:
+def test_gradient_size_uses_all_outputs_of_a_model() -> None:
     weight = torch.tensor([2.0, 3.0], requires_grad=True)
 
     def model(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,17 +131,17 @@ def worst_deviation(config: HardConfig, draws: int = 1500) -> float:
 
 
 @pytest.mark.parametrize("config", UNBIASED, ids=lambda c: c.draw)
-def test_the_mean_gradient_is_the_full_one(config: HardConfig) -> None:
+def test_mean_gradient_of_unbiased_draws_is_the_full_gradient(config: HardConfig) -> None:
     assert worst_deviation(config) < 4
 
 
 @pytest.mark.parametrize("draws", ["poisson", "systematic", "multinomial"])
-def test_without_reweighting_the_mean_gradient_is_another(draws: str) -> None:
+def test_mean_gradient_without_reweighting_is_biased(draws: str) -> None:
     assert worst_deviation(HardConfig(draw=draws, reweight="none"), draws=300) > 10
 
 
 def inclusion(config: HardConfig, gradient: Tensor, draws: int) -> Tensor:
-    """[B] how often each sample was chosen, as a share of the draws."""
+    """[B] the share of the draws in which each sample was chosen."""
     miner, hits = Miner(config, images=1), torch.zeros(len(gradient))
     for step in range(draws):
         hits[miner.choose(gradient, step=step).index] += 1
@@ -149,7 +149,7 @@ def inclusion(config: HardConfig, gradient: Tensor, draws: int) -> Tensor:
 
 
 def without_replacement(p: list[float], b: int) -> list[float]:
-    """Chance that each is among b drawn one after the other, by trying every order."""
+    """Probability of each to be among b draws without replacement, by enumerating all orders."""
     out = [0.0] * len(p)
     for order in itertools.permutations(range(len(p)), b):
         chance, left = 1.0, 1.0
@@ -169,7 +169,7 @@ def without_replacement(p: list[float], b: int) -> list[float]:
     ],
     ids=["multinomial", "poisson", "systematic"],
 )
-def test_samples_are_chosen_as_often_as_they_should_be(config: HardConfig, expected: list[float]) -> None:
+def test_inclusion_frequencies_match_expected_probabilities(config: HardConfig, expected: list[float]) -> None:
     draws = 3000
     found = inclusion(replace(config, low=0.5, high=0.5), FOUR, draws)
     sigma = [math.sqrt(max(e * (1 - e), 0) / draws) for e in expected]
@@ -177,14 +177,14 @@ def test_samples_are_chosen_as_often_as_they_should_be(config: HardConfig, expec
     assert all(abs(f - e) <= 4 * s + 1e-6 for f, e, s in zip(found.tolist(), expected, sigma, strict=True))
 
 
-def test_systematic_takes_the_same_number_every_time() -> None:
+def test_number_of_systematic_draws_varies_by_at_most_one() -> None:
     gradient = torch.logspace(0, 1, 101)[:, None]
     miner = Miner(HardConfig(draw="systematic", low=0.2, high=0.2), images=1)
     assert {len(miner.choose(gradient, step=step).index) for step in range(50)} <= {20, 21}
     assert len({tuple(miner.choose(gradient, step=step).index.tolist()) for step in range(9)}) > 4
 
 
-def test_topk_takes_the_largest() -> None:
+def test_topk_chooses_the_largest_gradients() -> None:
     gradient = torch.tensor([1.0, 9.0, 2.0, 8.0, 7.0, 0.5, 0.1, 0.2])[:, None]
     chosen = Miner(HardConfig(draw="topk", reweight="none", low=0.4, high=0.4), images=1).choose(gradient, step=0)
     assert chosen.index.tolist() == [1, 3, 4]  # 0.4 * 8 = 3.2
@@ -197,7 +197,7 @@ def test_topk_takes_the_largest() -> None:
     low=st.floats(0.01, 1.0),
     step=st.integers(0, 1000),
 )
-def test_no_draw_returns_a_sample_that_has_nothing_to_teach(
+def test_draws_return_distinct_samples_with_non_zero_gradient(
     config: HardConfig, size: list[float], low: float, step: int
 ) -> None:
     gradient = torch.tensor(size)[:, None]
@@ -211,7 +211,7 @@ def test_no_draw_returns_a_sample_that_has_nothing_to_teach(
 
 
 @each_draw
-def test_where_every_gradient_is_zero_nothing_is_chosen(config: HardConfig) -> None:
+def test_zero_gradients_choose_nothing_and_keep_tau(config: HardConfig) -> None:
     miner = Miner(config, images=3)
     miner.choose(FOUR, step=0)
     before = float(miner.tau)
@@ -221,7 +221,7 @@ def test_where_every_gradient_is_zero_nothing_is_chosen(config: HardConfig) -> N
 
 @each_draw
 @pytest.mark.parametrize("marched", [None, 50])
-def test_without_samples_nothing_is_chosen(config: HardConfig, marched: int | None) -> None:
+def test_no_samples_choose_nothing_and_keep_tau(config: HardConfig, marched: int | None) -> None:
     miner = Miner(config, images=3)
     chosen = miner.choose(torch.zeros(0, 4), marched=marched, step=0)
     assert (len(chosen.index), len(chosen.weight), float(chosen.tau), float(miner.tau)) == (0, 0, 0.0, 1.0)
@@ -235,7 +235,7 @@ def test_a_step_without_samples_leaves_parameters_without_gradient() -> None:
     assert model.weight.grad is None
 
 
-def test_a_single_sample_is_taken_by_a_race_and_half_the_time_by_chance() -> None:
+def test_single_sample_is_certain_by_multinomial_and_half_chance_by_systematic() -> None:
     one = torch.tensor([[2.0]])
     assert Miner(PUBLISHED, images=3).choose(one, step=0).index.tolist() == [0]
     miner = Miner(images=3)
@@ -245,7 +245,7 @@ def test_a_single_sample_is_taken_by_a_race_and_half_the_time_by_chance() -> Non
 
 
 @pytest.mark.parametrize("draws", ["multinomial", "topk"])
-def test_a_budget_of_everything_takes_everything_that_teaches(draws: str) -> None:
+def test_full_budget_chooses_every_sample_with_a_gradient(draws: str) -> None:
     gradient = torch.ones(9, 2)
     gradient[[2, 5]] = 0
     chosen = Miner(HardConfig(draw=draws, reweight="none", low=1.0, high=1.0), images=3).choose(gradient, step=0)
@@ -253,14 +253,14 @@ def test_a_budget_of_everything_takes_everything_that_teaches(draws: str) -> Non
 
 
 @pytest.mark.parametrize("config", UNBIASED, ids=name_of)
-def test_what_is_certain_has_weight_one(config: HardConfig) -> None:
+def test_certain_samples_have_weight_one(config: HardConfig) -> None:
     chosen = Miner(replace(config, low=1.0, high=1.0), images=3).choose(torch.ones(9, 2), step=0)
     assert chosen.index.tolist() == list(range(9))
     assert chosen.weight.tolist() == pytest.approx([1.0] * 9)
 
 
 @each_draw
-def test_gradients_that_are_not_finite_are_never_chosen_and_change_nothing_else(config: HardConfig) -> None:
+def test_non_finite_gradients_are_never_chosen_and_do_not_affect_others(config: HardConfig) -> None:
     torch.manual_seed(0)
     good = torch.rand(200, 3)
     good[::2] = 0
@@ -274,7 +274,7 @@ def test_gradients_that_are_not_finite_are_never_chosen_and_change_nothing_else(
         assert torch.equal(expected.tau, found.tau)
 
 
-def test_marched_counts_the_samples_left_out() -> None:
+def test_marched_counts_omitted_samples_as_zero_gradients() -> None:
     whole = torch.zeros(12, 2)
     whole[:4] = FOUR
     for config in EVERY_DRAW:
@@ -287,7 +287,7 @@ def test_marched_counts_the_samples_left_out() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_gradients_of_any_float_type_are_drawn_alike(dtype: torch.dtype) -> None:
+def test_draws_do_not_depend_on_the_gradient_dtype(dtype: torch.dtype) -> None:
     expected = Miner(images=3).choose(FOUR, step=5)
     found = Miner(images=3).choose(FOUR.to(dtype), step=5)
     assert torch.equal(expected.index, found.index)
@@ -296,9 +296,9 @@ def test_gradients_of_any_float_type_are_drawn_alike(dtype: torch.dtype) -> None
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[HardConfig, float], Miner]:
-    """Makes miners that treat the CPU as a CUDA device, where the number chosen is not known when memory is asked for.
+    """Makes miners that treat the CPU as a CUDA device, where memory is allocated before the number chosen is known.
 
-    share: of the marched samples, what they remember to have chosen.
+    share: share of the marched samples that was chosen in earlier steps.
     """
 
     def remember(self: Capacity, share: Tensor) -> None:
@@ -317,7 +317,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[HardConfig, float], Mine
 
 
 @each_draw
-def test_empty_places_weigh_nothing_and_repeat_a_chosen_sample(
+def test_padding_entries_have_zero_weight_and_repeat_chosen_samples(
     config: HardConfig, roomy: Callable[[HardConfig], Miner]
 ) -> None:
     gradient = torch.linspace(0.1, 3.0, 400)[:, None].repeat(1, 2)
@@ -334,18 +334,19 @@ def test_empty_places_weigh_nothing_and_repeat_a_chosen_sample(
     assert bool(torch.isfinite(gradient[found.index] * found.weight[:, None]).all())
 
 
-def test_a_race_that_runs_out_of_room_stays_unbiased(roomy: Callable[[HardConfig, float], Miner]) -> None:
+def test_multinomial_draw_limited_by_capacity_stays_unbiased(roomy: Callable[[HardConfig, float], Miner]) -> None:
     gradient, sums = torch.linspace(0.5, 1.5, 1000)[:, None], []
     for step in range(200):
         miner = roomy(HardConfig(draw="multinomial"), 0.01)
         chosen = miner.choose(gradient, step=step)
-        assert int((chosen.weight > 0).sum()) == 271 - 1  # room for 1.5 * 1 % of 1000 and 256 more, one of which lost
+        # The capacity is 1.5 * 1 % of 1000 plus 256; the last of these keys lost the race and only sets the weights.
+        assert int((chosen.weight > 0).sum()) == 271 - 1
         sums.append((gradient[chosen.index, 0] * chosen.weight).sum())
     each = torch.stack(sums)
     assert abs(float(each.mean()) - 1000) < 4 * float(each.std()) / 200**0.5
 
 
-def test_where_all_gradients_are_zero_empty_places_are_harmless(roomy: Callable[[HardConfig], Miner]) -> None:
+def test_padding_entries_of_zero_gradients_have_zero_weight(roomy: Callable[[HardConfig], Miner]) -> None:
     for config in EVERY_DRAW:
         chosen = roomy(config).choose(torch.zeros(600, 2), step=0)
         assert chosen.weight.abs().sum() == 0
@@ -357,7 +358,7 @@ def copy_into(miner: Miner, saved: dict[str, Tensor]) -> None:
 
 
 @each_draw
-def test_a_restored_miner_goes_on_exactly(config: HardConfig) -> None:
+def test_restored_miner_continues_bit_for_bit(config: HardConfig) -> None:
     torch.manual_seed(0)
     gradients = torch.rand(20, 50, 4) ** 4
     whole, first, second = (Miner(config, images=5) for _ in range(3))
@@ -405,6 +406,6 @@ def test_a_draw_is_a_function_of_seed_and_step(config: HardConfig) -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused(make: Callable[[], object], message: str) -> None:
+def test_invalid_config_or_arguments_raise(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()

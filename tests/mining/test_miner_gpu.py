@@ -1,4 +1,4 @@
-"""Mining on CUDA: it waits for nothing, draws what the CPU draws, and a mined run learns."""
+"""Mining on CUDA: no synchronization, the same draws as on the CPU, and a mined run that learns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWS = [("poisson", "unbiased"), ("systematic", "unbiased"), ("multinomial", "u
 
 
 def gradients(n: int = 20_000) -> torch.Tensor:
-    """Heavy-tailed, a third of them 0."""
+    """Heavy-tailed gradients; a third of them are 0."""
     size = torch.exp(2 * torch.randn(n)) * (torch.rand(n) > 0.33)
     return torch.nn.functional.normalize(torch.randn(n, 4), dim=1) * size[:, None]
 
@@ -36,7 +36,7 @@ def test_choosing_never_waits_for_the_device(draw: str, reweight: str) -> None:
     assert int(miner.tensors()["overflow"]) == 0
     live = chosen.weight > 0
     assert 0 < int(live.sum()) <= 0.5 * len(gradient)
-    # Room follows what is needed: half as much again, not the half of everything that it starts with.
+    # The capacity shrinks from the initial half of all samples to 1.5 times the number chosen.
     assert len(live) < 2 * int(live.sum()) + 600
     assert (gradient[chosen.index[live]].norm(dim=1) > 0).all()
     assert chosen.index[live].unique().numel() == int(live.sum())
@@ -51,7 +51,7 @@ def test_cpu_and_cuda_draw_the_same_samples(draw: str, reweight: str) -> None:
         a, b = here.choose(gradient, step=step), there.choose(gradient.cuda(), step=step)
         live = b.weight > 0
         ours, theirs = set(a.index.tolist()), set(b.index[live].tolist())
-        # A sum in another order moves a probability by a rounding error, and with it now and then a sample.
+        # Sums in another order round probabilities differently, which occasionally changes a sample.
         assert len(ours ^ theirs) <= max(2, len(ours) // 200)
         assert float(a.budget) == pytest.approx(float(b.budget), rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""Which pixels are drawn: the stated mixture, weights that undo it, what is remembered, and exact resumption."""
+"""Pixel sampling: probabilities, unbiasing weights, the error map, the edge map, and exact resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = ((5, 7), (4, 3), (1, 1))
 
 
 class Pictures:
-    """An `ImageSource` of images of several sizes, as far as pixels are drawn from it."""
+    """An `ImageSource` of images of several sizes, with only what drawing pixels needs."""
 
     def __init__(self, images: list[np.ndarray]) -> None:
         self.images = images
@@ -54,12 +54,12 @@ def number(pixels: Pixels, sizes: torch.Tensor) -> torch.Tensor:
 
 
 def difficulty(pixels: Pixels) -> torch.Tensor:
-    """[R] some error that depends on the pixel, 0 in places."""
+    """[R] a fake error that depends on the pixel and is 0 for some."""
     return ((3 * pixels.image + 5 * pixels.y + 7 * pixels.x) % 11).float() ** 2
 
 
 def taught(**options: object) -> PixelSampler:
-    """A sampler that has seen the difficulty of every pixel."""
+    """A sampler that has observed the difficulty of every pixel."""
     out = sampler(**options)  # type: ignore[arg-type]
     pixels = every_pixel(out.sizes)
     out.observe(pixels, difficulty(pixels))
@@ -67,21 +67,21 @@ def taught(**options: object) -> PixelSampler:
 
 
 def drawn_often(out: PixelSampler, times: int = 60, n: int = 2000) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Numbers of the pixels of many steps, and their weights."""
+    """Numbers of the pixels drawn in many steps, and their weights."""
     draws = [out.draw(n, seed=4, step=step) for step in range(times)]
     places = torch.cat([number(d.pixels, out.sizes) for d in draws])
     return places, None if draws[0].weight is None else torch.cat([d.weight for d in draws if d.weight is not None])
 
 
 def stated_chance(out: PixelSampler, coverage: float) -> torch.Tensor:
-    """How likely each pixel is to be drawn, from the heat of the images: even * (r + (1 - r) s)."""
+    """Probability of each pixel from the heat s of the images: uniform * (r + (1 - r) s)."""
     area = out.sizes.prod(1)
     heat = torch.cat([out.heat(i).reshape(-1) for i in range(len(out.sizes))]).double()
     even = (1 / (len(area) * area.double())).repeat_interleave(area)
     return even * (coverage + (1 - coverage) * heat)
 
 
-def test_uniform_draws_what_it_always_drew_and_keeps_nothing() -> None:
+def test_uniform_policy_equals_draw_uniform_and_keeps_no_state() -> None:
     out = sampler("uniform")
     drawn = out.draw(50, seed=3, step=9)
     expected = draw_uniform(out.sizes, 50, seed=3, step=9)
@@ -97,7 +97,7 @@ def test_uniform_draws_what_it_always_drew_and_keeps_nothing() -> None:
 @pytest.mark.parametrize("policy", ["error", "edges", "error+edges"])
 @pytest.mark.parametrize("cells", [1 << 18, 12])
 @pytest.mark.parametrize("coverage", [1.0, 0.5, 0.125])
-def test_draws_follow_the_stated_mixture(policy: str, cells: int, coverage: float) -> None:
+def test_draw_frequencies_and_weights_match_the_mixture(policy: str, cells: int, coverage: float) -> None:
     out = taught(policy=policy, cells=cells, coverage=coverage)
     places, weight = drawn_often(out)
     chance = stated_chance(out, coverage)
@@ -110,7 +110,7 @@ def test_draws_follow_the_stated_mixture(policy: str, cells: int, coverage: floa
     assert float(weight.max()) <= 1 / coverage * (1 + 1e-6)
 
 
-def test_score_is_error_times_even_chance_by_hand() -> None:
+def test_heat_and_weights_match_hand_computation() -> None:
     out = sampler(sizes=((2, 2), (1, 4)), coverage=0.25)
     pixels = every_pixel(out.sizes)
     out.observe(pixels, torch.tensor([4.0, 0, 0, 0, 1, 1, 1, 1]))
@@ -125,7 +125,7 @@ def test_score_is_error_times_even_chance_by_hand() -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "edges", "error+edges"])
-def test_weights_make_the_expected_loss_that_of_even_draws(policy: str) -> None:
+def test_weights_make_the_expected_loss_that_of_uniform_draws(policy: str) -> None:
     out = taught(policy=policy)
     pixels = every_pixel(out.sizes)
     even = stated_chance(sampler("uniform"), 1.0)
@@ -136,11 +136,11 @@ def test_weights_make_the_expected_loss_that_of_even_draws(policy: str) -> None:
     values = weight * loss[places]
     error = float(values.std()) / math.sqrt(len(values))
     assert float(values.mean()) == pytest.approx(truth, abs=4 * error)
-    # Without weights the mean is another one, so that the test could tell.
+    # Without weights the mean differs, so the test would notice missing weights.
     assert abs(float(loss[places].mean()) - truth) > 8 * error
 
 
-def test_coverage_reaches_every_pixel_however_hard_one_is() -> None:
+def test_coverage_draws_every_pixel_despite_one_huge_error() -> None:
     out = sampler(sizes=((6, 6), (3, 2)), coverage=0.1)
     pixels = every_pixel(out.sizes)
     error = torch.zeros(len(pixels.image))
@@ -153,8 +153,8 @@ def test_coverage_reaches_every_pixel_however_hard_one_is() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_few_rays_are_covered_on_average(n: int) -> None:
-    """Of a ray or three a share of 0.3 is drawn evenly over many steps."""
+def test_coverage_holds_on_average_for_few_rays(n: int) -> None:
+    """With 1 to 3 rays per step, a share of 0.3 is drawn uniformly on average over many steps."""
     out = sampler(sizes=((1, 2),), coverage=0.3)
     out.observe(every_pixel(out.sizes), torch.tensor([0.0, 1.0]))
     easy = torch.cat([out.draw(n, seed=0, step=step).pixels.x for step in range(3000)]) == 0
@@ -165,7 +165,7 @@ def test_without_reweighting_there_are_no_weights() -> None:
     assert taught(reweight=False).draw(10, seed=0, step=0).weight is None
 
 
-def test_decay_by_hand() -> None:
+def test_error_map_decay_matches_hand_computation() -> None:
     errors = ErrorMap(3, decay=0.75)
 
     def observe(cells: list[int], values: list[float]) -> list[float]:
@@ -175,13 +175,13 @@ def test_decay_by_hand() -> None:
     assert errors.filled().tolist() == [1, 1, 1]
     assert observe([1], [8.0]) == [-1, 8, -1]
     assert observe([1], [0.0]) == [-1, 6, -1]
-    assert observe([0, 1, 0], [1.0, 2.0, 3.0]) == [2, 5, -1]  # the first rays of a cell count alike
+    assert observe([0, 1, 0], [1.0, 2.0, 3.0]) == [2, 5, -1]  # the first rays of a cell are averaged equally
     # Two rays of one step: 0.75^2 = 0.5625 of the 5 is kept, and 0.4375 of their mean of 4 is added.
     assert observe([1, 1], [0.0, 8.0]) == [2, 4.5625, -1]
     assert errors.filled().tolist() == [2, 4.5625, 4.5625]
 
 
-def test_what_is_not_an_error_is_ignored() -> None:
+def test_negative_and_non_finite_errors_are_ignored() -> None:
     out = sampler(sizes=((1, 5),))
     pixels = every_pixel(out.sizes)
     out.observe(pixels, torch.tensor([1.0, math.nan, math.inf, -3.0, 2.0]))
@@ -191,13 +191,13 @@ def test_what_is_not_an_error_is_ignored() -> None:
     assert out.tensors()["error"].tolist() == [1, -1, -1, -1, 2]
 
 
-def test_unseen_cells_count_as_the_worst_seen() -> None:
+def test_unseen_cells_have_the_largest_seen_error() -> None:
     out = sampler(sizes=((1, 4),))
     out.observe(Pixels(*torch.tensor([[0, 0], [0, 0], [0, 1]])), torch.tensor([1.0, 3.0]))
     assert out.heat(0).tolist() == [pytest.approx([0.4, 1.2, 1.2, 1.2])]
 
 
-def test_errors_keep_no_graph_and_must_fit_the_pixels() -> None:
+def test_observe_detaches_errors_and_rejects_wrong_shapes() -> None:
     out = sampler()
     drawn = out.draw(6, seed=0, step=0)
     out.observe(drawn.pixels, torch.ones(6, requires_grad=True) * 2)
@@ -207,7 +207,7 @@ def test_errors_keep_no_graph_and_must_fit_the_pixels() -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "edges", "error+edges"])
-def test_no_error_and_no_edge_is_an_even_draw(policy: str) -> None:
+def test_zero_errors_and_edges_give_uniform_draws(policy: str) -> None:
     grey = Pictures([np.full((h, w, 4), 90, np.uint8) for h, w in SIZES])
     out = PixelSampler(PixelConfig(policy=policy), grey)  # type: ignore[arg-type]
     pixels = every_pixel(out.sizes)
@@ -221,7 +221,7 @@ def test_no_error_and_no_edge_is_an_even_draw(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["uniform", "error", "edges", "error+edges"])
-def test_one_pixel_is_an_image(policy: str) -> None:
+def test_single_pixel_image_is_sampled(policy: str) -> None:
     out = sampler(policy, sizes=((1, 1),))
     drawn = out.draw(5, seed=0, step=1)
     out.observe(drawn.pixels, torch.ones(5))
@@ -231,7 +231,7 @@ def test_one_pixel_is_an_image(policy: str) -> None:
 
 
 def advance(out: PixelSampler, start: int, stop: int) -> list[tuple[torch.Tensor, ...]]:
-    """Train as it were: draw, observe an error that depends on the pixel and the step."""
+    """Draw pixels and observe a fake error in every step; returns the draws."""
     seen: list[tuple[torch.Tensor, ...]] = []
     for step in range(start, stop):
         pixels, weight = out.draw(40 + step, seed=5, step=step)
@@ -243,12 +243,12 @@ def advance(out: PixelSampler, start: int, stop: int) -> list[tuple[torch.Tensor
 
 @pytest.mark.parametrize("policy", ["error", "edges", "error+edges"])
 @pytest.mark.parametrize("middle", [16, 20, 31])
-def test_forty_steps_are_resumed_exactly(policy: str, middle: int) -> None:
+def test_resumed_sampler_equals_uninterrupted_sampler(policy: str, middle: int) -> None:
     whole, first, second = (sampler(policy, cells=20) for _ in range(3))
     expected = advance(whole, 0, 40)
     got = advance(first, 0, middle)
     saved = {name: value.clone() for name, value in first.tensors().items()}
-    advance(second, 0, 3)  # whatever it was before is overwritten
+    advance(second, 0, 3)  # its earlier state is overwritten
     for name, value in second.tensors().items():
         value.copy_(saved[name])
     got += advance(second, middle, 40)
@@ -274,7 +274,7 @@ def test_draws_depend_on_seed_and_step_and_on_errors_only_after_a_refresh() -> N
     assert not same(before, out.draw(100, seed=0, step=5).pixels)
 
 
-def test_the_number_of_threads_changes_no_bit() -> None:
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
     sizes = ((300, 400), (210, 333))
     before = torch.get_num_threads()
     tables = []
@@ -292,7 +292,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize(("limit", "side", "count"), [(10**6, 1, 48), (48, 1, 48), (47, 2, 17), (16, 3, 9), (3, 7, 3)])
-def test_cells_are_as_small_as_the_limit_lets_them_be(limit: int, side: int, count: int) -> None:
+def test_cut_uses_the_smallest_cells_within_the_limit(limit: int, side: int, count: int) -> None:
     sizes = torch.tensor(SIZES)
     cells = cut(sizes.numpy(), limit)
     assert (cells.side, len(cells)) == (side, count)
@@ -301,7 +301,7 @@ def test_cells_are_as_small_as_the_limit_lets_them_be(limit: int, side: int, cou
     cell = cells.of(*(part.numpy() for part in pixels))
     even = (1 / (3 * sizes.prod(1).double()))[pixels.image]
     assert np.bincount(cell, even) == pytest.approx(cells.share)
-    # Lowest and highest words land on the corners of the cell that they were asked for.
+    # The lowest and highest random words give pixels at the corners of the requested cell.
     numbers = np.arange(count)
     for word in (0, 2**32 - 1):
         assert np.array_equal(cells.of(*cells.place(numbers, np.full(count, word), np.full(count, word))), numbers)
@@ -310,7 +310,7 @@ def test_cells_are_as_small_as_the_limit_lets_them_be(limit: int, side: int, cou
         assert np.array_equal(cells.spread(numbers, index), mine)
 
 
-def test_fewer_cells_than_images_is_an_error() -> None:
+def test_fewer_cells_than_images_raises() -> None:
     with pytest.raises(ConfigError, match="`cells` must be at least the number of images, which is 3; got 2") as error:
         sampler(cells=2)
     assert "cannot span two images" in str(error.value)
@@ -321,7 +321,7 @@ def edges_of(rgba: np.ndarray, limit: int = 1 << 18) -> np.ndarray:
     return edge_map(images, cut(images.sizes, limit)).numpy()
 
 
-def test_edges_by_hand() -> None:
+def test_edge_map_matches_hand_computed_images() -> None:
     ramp = np.full((3, 4, 4), 255, np.uint8)
     ramp[..., :3] = (np.arange(4) * 51)[None, :, None] + np.arange(3)[:, None, None] * 20
     assert edges_of(ramp) == pytest.approx([math.hypot(51, 20) / 255] * 12, rel=1e-5)
@@ -333,7 +333,7 @@ def test_edges_by_hand() -> None:
     cut_out = np.full((1, 4, 4), 255, np.uint8)
     cut_out[:, 2:] = 0  # a colour 0.5 off mid grey, and alpha, both vanish
     assert edges_of(cut_out)[1] == pytest.approx(math.sqrt((0.25 + 1) / 2), rel=1e-5)
-    cut_out[:, 2:, :3] = np.random.default_rng(0).integers(0, 256, (1, 2, 3))  # nobody sees this
+    cut_out[:, 2:, :3] = np.random.default_rng(0).integers(0, 256, (1, 2, 3))  # invisible, since alpha is 0
     assert edges_of(cut_out)[1] == pytest.approx(math.sqrt((0.25 + 1) / 2), rel=1e-5)
 
 
@@ -349,7 +349,7 @@ def test_edges_do_not_depend_on_how_an_image_is_cut_into_bands(limit: int, monke
     assert np.bincount(inside, single) / np.bincount(inside) == pytest.approx(whole, rel=1e-5)
 
 
-def test_edges_and_errors_are_heard_alike() -> None:
+def test_combined_heat_is_the_mean_of_error_and_edge_heat() -> None:
     both, error, edges = (taught(policy=policy, cells=20) for policy in ("error+edges", "error", "edges"))
     for i in range(len(SIZES)):
         assert torch.allclose(both.heat(i), (error.heat(i) + edges.heat(i)) / 2, atol=1e-5)
@@ -367,13 +367,13 @@ def test_edges_and_errors_are_heard_alike() -> None:
         ({"refresh": 0}, "pixels needs cells >= 1 and refresh >= 1, got 262144 and 0"),
     ],
 )
-def test_config_says_what_is_wrong(options: dict[str, object], message: str) -> None:
+def test_invalid_config_raises_with_the_reason(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PixelConfig(**options)  # type: ignore[arg-type]
 
 
 @requires_gpu
-def test_errors_on_a_gpu_arrive_before_they_are_needed() -> None:
+def test_errors_observed_on_gpu_give_the_same_state_as_on_cpu() -> None:
     here, there = sampler(), sampler()
     for step in range(20):
         pixels = here.draw(200, seed=0, step=step).pixels
@@ -384,7 +384,7 @@ def test_errors_on_a_gpu_arrive_before_they_are_needed() -> None:
     assert torch.equal(here.draw(200, seed=0, step=32).pixels.x, there.draw(200, seed=0, step=32).pixels.x)
 
 
-def test_a_limit_keeps_one_image_from_drawing_all_rays_to_itself() -> None:
+def test_image_limit_caps_the_share_of_one_image() -> None:
     """Two images of one cell each with errors 9 and 1: drawn 9 to 1, or with a limit of 1 as 5 to 1."""
     images = np.zeros((2, 2, 2, 4), np.uint8)
     for limit, expected in ((None, 0.9), (1.0, 5 / 6)):

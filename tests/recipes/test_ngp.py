@@ -1,4 +1,4 @@
-"""What recipes make of a scene: lengths follow from how much of it a pixel covers."""
+"""The ngp recipes: step lengths and grid resolution derived from the scene, and limits of useful steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SIDE = max(b - a for a, b in zip(SCENE.bounds.low, SCENE.bounds.high, strict=Tru
 
 
 def seen_by(pixels: float) -> Scene:
-    """The scene through lenses that see it `pixels` times as sharp."""
+    """The scene with focal lengths multiplied by `pixels`."""
     return replace(SCENE, cameras=tuple(replace(c, fx=c.fx * pixels, fy=c.fy * pixels) for c in SCENE.cameras))
 
 
 def samples_of(config: TrainConfig) -> float:
-    """How many samples cross the box."""
+    """Number of samples across the box."""
     return SIDE / config.sampler.step
 
 
-def test_samples_of_the_large_recipe_are_never_longer_and_follow_the_finest_cells() -> None:
+def test_large_recipe_has_1_5_samples_per_finest_cell_and_at_least_600() -> None:
     ended = set()
     for pixels in (1.0, 30.0, 1000.0):
         small, large = (recipes.build(name, seen_by(pixels), "cuda") for name in ("ngp", "ngp-large"))
@@ -37,7 +37,7 @@ def test_samples_of_the_large_recipe_are_never_longer_and_follow_the_finest_cell
     assert min(ended) < 400 < max(ended)
 
 
-def test_where_samples_grow_with_distance_both_recipes_start_alike() -> None:
+def test_recipes_share_the_sampler_settings_in_unbounded_scenes() -> None:
     bounds = SCENE.bounds
     scene = replace(seen_by(1000.0), bounds=Bounds(bounds.low, bounds.high, levels=3))
     small, large = (recipes.build(name, scene, "cuda") for name in ("ngp", "ngp-large"))

@@ -1,4 +1,4 @@
-"""What may stand for a recipe, what it is called, and what is said about one that does not work."""
+"""Recipes as names, import paths, functions and configs: building, naming, and errors of broken ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def own(scene: Scene, device: str) -> TrainConfig:
     return TrainConfig(deterministic=True)
 
 
-def test_everything_that_may_stand_for_a_recipe() -> None:
+def test_build_accepts_names_import_paths_functions_and_configs() -> None:
     assert recipes.build("ngp", SCENE, "cpu") == recipes.RECIPES["ngp"](SCENE, "cpu")
     assert recipes.build("own_recipes.mine:good", SCENE, "cuda").amp == "fp16"
     assert recipes.build("own_recipes.mine:CONFIG", SCENE, "cpu") == TrainConfig(deterministic=True)
@@ -87,7 +87,7 @@ def test_everything_that_may_stand_for_a_recipe() -> None:
     assert recipes.build(lambda scene, device: config, SCENE, "cpu") is config
 
 
-def test_names_and_packages() -> None:
+def test_names_and_packages_of_every_kind_of_recipe() -> None:
     assert recipes.name_of("ngp") == recipes.name_of(recipes.RECIPES["ngp"]) == "ngp"
     assert recipes.name_of("own_recipes.mine:good") == "own_recipes.mine:good"
     assert recipes.name_of(own) == f"{__name__}:own"
@@ -98,7 +98,7 @@ def test_names_and_packages() -> None:
     assert recipes.packages_of(own) == (__name__.partition(".")[0],)
 
 
-def test_recipes_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_of_entry_points_are_listed_and_built(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("mine", "own_recipes.mine:good", "raymine.recipes")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
     assert recipes.names() == sorted(["mine", *recipes.RECIPES])
@@ -132,13 +132,13 @@ def test_recipes_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         (3, "`recipe` must be a name, a function .* got int"),
     ],
 )
-def test_a_recipe_that_does_not_work_says_what_and_where(recipe: str, words: str) -> None:
+def test_broken_recipe_error_names_the_cause_and_line(recipe: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipes.build(recipe, SCENE, "cpu")
     assert re.search(words, str(caught.value))
 
 
-def test_the_command_line_reads_of_its_flag() -> None:
+def test_error_on_the_command_line_names_the_flag() -> None:
     with (
         speaking_of_flags(),
         pytest.raises(ConfigError, match=r"^--recipe a.b:c was asked for, but there is no module"),
@@ -146,7 +146,7 @@ def test_the_command_line_reads_of_its_flag() -> None:
         recipes.build("a.b:c", SCENE, "cpu")
 
 
-def test_a_twin_is_a_recipe_registered_before_with_the_same_config() -> None:
+def test_twin_of_is_an_earlier_recipe_with_the_same_config() -> None:
     ngp, large = (recipes.build(name, SCENE, "cpu") for name in ("ngp", "ngp-large"))
     assert recipes.twin_of("ngp", ngp, SCENE, "cpu") is None
     assert recipes.twin_of("ngp-large", large, SCENE, "cpu") == "ngp"

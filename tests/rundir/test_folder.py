@@ -1,4 +1,4 @@
-"""Run folders: created locked, foreign folders untouched, names without a race, refusals."""
+"""Run folders: creation, locking, foreign folders, unique default names, and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_create_writes_config_and_manifest_and_holds_the_lock(tmp_path: Path) ->
     assert not is_locked(tmp_path / "a/run/.lock")
 
 
-def test_targets(tmp_path: Path) -> None:
+def test_check_target_accepts_new_and_empty_folders_and_rejects_others(tmp_path: Path) -> None:
     assert check_target(tmp_path / "new", resume=False) is False
     assert check_target(tmp_path / "new", resume=True) is False
     assert not (tmp_path / "new").exists()
@@ -47,7 +47,7 @@ def test_targets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["thesis.doc", ".git", ".notes"])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_foreign_folder_is_refused_and_untouched(tmp_path: Path, name: str, resume: bool) -> None:
+def test_foreign_folder_raises_and_stays_untouched(tmp_path: Path, name: str, resume: bool) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / name).write_text("precious")
@@ -56,7 +56,7 @@ def test_a_foreign_folder_is_refused_and_untouched(tmp_path: Path, name: str, re
     assert os.listdir(folder) == [name]
 
 
-def test_the_remains_of_a_run_killed_at_birth_are_no_obstacle(tmp_path: Path) -> None:
+def test_remains_of_a_run_killed_during_creation_are_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     for name in (".lock", "config.json", ".manifest.json.9-ab.raymine-tmp"):
@@ -66,9 +66,9 @@ def test_the_remains_of_a_run_killed_at_birth_are_no_obstacle(tmp_path: Path) ->
     assert RunDir.open(folder).read_config_json() == {"a": 1}
 
 
-def test_two_creators_of_one_folder_do_not_share_it(tmp_path: Path) -> None:
+def test_second_creation_of_a_folder_raises(tmp_path: Path) -> None:
     create_run(tmp_path / "run").close()
-    # The second one checked its target before the first had finished.
+    # As if the second process had checked its target before the first one had finished.
     with pytest.raises(RunError, match="already holds a run"):
         create_run(tmp_path / "run")
     assert not is_locked(tmp_path / "run/.lock")
@@ -91,7 +91,7 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
     assert create_run(None, root=tmp_path, stem="lego-ngp").path.name == "lego-ngp-41"
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folder_raises_resource_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -103,7 +103,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
         assert caught.value.exit_code == 5
 
 
-def test_opening_what_is_no_run(tmp_path: Path) -> None:
+def test_opening_a_missing_or_damaged_run_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="There is no run folder"):
         RunDir.open(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"is not a run folder: it has no manifest\.json"):
@@ -117,12 +117,12 @@ def test_opening_what_is_no_run(tmp_path: Path) -> None:
         RunDir.open(tmp_path / "run").read_manifest()
 
 
-def test_a_config_of_another_version_says_which(tmp_path: Path) -> None:
+def test_unreadable_config_error_names_the_version_that_wrote_it(tmp_path: Path) -> None:
     with create_run(tmp_path / "run") as run, pytest.raises(RunError, match=r"a: no such setting") as caught:
         run.read_config()
     assert "raymine 0" in caught.value.hint
 
 
-def test_slugs() -> None:
+def test_slug_replaces_special_characters() -> None:
     assert slug("my scene (2)/x") == "my-scene-2-x"
     assert slug("...") == "scene"

@@ -1,4 +1,4 @@
-"""The index of runs: states told apart, and the best evaluation shown."""
+"""The list of runs: the status and the PSNR values of each run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.fake_training import manifest
 from support.runs import create_run
 
 
-def test_the_index_tells_states_apart(tmp_path: Path) -> None:
+def test_list_runs_reports_the_status_of_every_run(tmp_path: Path) -> None:
     statuses = {"done": "finished", "halted": "stopped", "dead": "failed"}
     for number, (name, status) in enumerate(statuses.items()):
         with create_run(tmp_path / name) as run:
@@ -36,7 +36,7 @@ def test_the_index_tells_states_apart(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "nowhere") == []
 
 
-def test_index_tells_psnr_under_the_names_of_the_manifest(tmp_path: Path) -> None:
+def test_summary_has_the_psnr_fields_of_the_manifest(tmp_path: Path) -> None:
     names = ("train_psnr", "test_psnr", "held_out_psnr", "best_step", "best_held_out_psnr")
     values = (20.0, 31.5, 30.5, 12, 30.75)
     with create_run(tmp_path / "run") as run:

@@ -1,4 +1,4 @@
-"""The lock of a run folder: one owner, who is named, who loses it when killed, and whom a look does not disturb."""
+"""The lock of a run folder: one owner, named in errors, freed by a kill, and not disturbed by readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raymine.rundir import RunDir, RunLock, check_target, summarise
 from raymine.rundir.lock import is_locked, owner_of, require_free
 from support.runs import create_run
 
-# Written without raymine, so that it starts at once and checks our lock against the system's own.
+# Without raymine it starts quickly, and it checks that our lock is the one of the operating system.
 HOLDER = """
 import fcntl, json, os, sys
 lock, owner = open(sys.argv[1], "w"), open(sys.argv[1] + "-owner", "w")
@@ -43,7 +43,7 @@ def held_by_another_process(lock: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path) -> None:
+def test_locked_run_error_names_the_process_and_a_kill_frees_the_lock(tmp_path: Path) -> None:
     create_run(tmp_path / "run").close()
     with held_by_another_process(tmp_path / "run/.lock") as process:
         for attempt in (
@@ -56,7 +56,7 @@ def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path)
                 attempt()
             assert f"kill {process.pid}" in caught.value.hint
             assert "`out`" in caught.value.hint
-        # Looking is always allowed.
+        # Reading is always allowed.
         RunDir.open(tmp_path / "run").read_manifest()
         assert summarise(tmp_path / "run").status == "running"
         process.kill()
@@ -65,7 +65,7 @@ def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path)
         RunDir.open_locked(tmp_path / "run").close()
 
 
-def test_looking_at_a_lock_for_an_instant_does_not_turn_an_owner_away(tmp_path: Path) -> None:
+def test_acquire_waits_for_a_briefly_held_lock(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     glance = RunLock.acquire(lock)
     timer = threading.Timer(0.05, glance.release)
@@ -74,7 +74,7 @@ def test_looking_at_a_lock_for_an_instant_does_not_turn_an_owner_away(tmp_path: 
     timer.join()
 
 
-def test_lock_file_stays_and_its_owner_is_forgotten(tmp_path: Path) -> None:
+def test_release_keeps_the_lock_file_and_removes_the_owner_file(tmp_path: Path) -> None:
     lock = RunLock.acquire(tmp_path / ".lock")
     assert sorted(os.listdir(tmp_path)) == [".lock", ".lock-owner"]
     lock.release()
@@ -83,7 +83,7 @@ def test_lock_file_stays_and_its_owner_is_forgotten(tmp_path: Path) -> None:
     assert owner_of(tmp_path / ".lock") is None
 
 
-def test_looking_for_a_lock_creates_nothing(tmp_path: Path) -> None:
+def test_is_locked_creates_no_files(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "gone" / ".lock")
     assert os.listdir(tmp_path) == []
 
@@ -96,7 +96,7 @@ def test_looking_for_a_lock_creates_nothing(tmp_path: Path) -> None:
         ("write", errno.ENOSPC, "no space left"),
     ],
 )
-def test_a_disk_that_refuses_the_lock_is_a_resource_error(
+def test_failing_disk_raises_resource_error_and_leaves_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, words: str
 ) -> None:
     def fail(*_: object, **__: object) -> int:

@@ -1,4 +1,4 @@
-"""The manifest: what it says of the machine."""
+"""The manifest: description of the environment, and manifests of older versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_manifest_of_an_older_version_is_read(tmp_path: Path) -> None:
     data = {key: value for key, value in json.loads(path.read_text()).items() if key not in new}
     path.write_text(json.dumps({**data, "psnr": 20.5, "best_psnr": 31.5}))
     found = RunDir.open(tmp_path / "run").read_manifest()
-    # The best of several looks at test views is no figure of the model that was written.
+    # The old `best_psnr` is the best of several test evaluations, not that of the last model, so it is dropped.
     assert (found.step, found.train_psnr, found.test_psnr, found.best_held_out_psnr) == (7, 20.5, None, None)
     assert summarise(tmp_path / "run").status == "finished"
     # A manifest of a run that never trained has both keys and no values.

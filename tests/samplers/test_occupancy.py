@@ -1,4 +1,4 @@
-"""The occupancy sampler: what it culls, when, and that it forgets."""
+"""The occupancy sampler: culling of empty cells, decay, the schedule of updates, and determinism."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def rays_along_x(n: int = 50) -> Rays:
     )
 
 
-def test_everything_is_occupied_before_the_first_sweep() -> None:
+def test_every_cell_is_occupied_before_the_first_sweep() -> None:
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     assert sampler.sample(rays_along_x()).samples.count.tolist() == [40] * 50
 
 
 @pytest.mark.parametrize("levels", [1, 3])
-def test_one_sweep_culls_what_is_empty(levels: int) -> None:
+def test_one_sweep_culls_empty_cells(levels: int) -> None:
     sampler = OccupancySampler(CONFIG, Bounds(UNIT.low, UNIT.high, levels), CPU)
     sampler.update(ball, seed=0, step=16)
     rays = rays_along_x()
@@ -46,8 +46,8 @@ def test_one_sweep_culls_what_is_empty(levels: int) -> None:
     assert (samples.count[inside] > 0).all()
 
 
-def test_what_moves_away_is_forgotten() -> None:
-    """The ball leaves its place for a corner; rays through the old place find nothing after a while."""
+def test_cells_of_moved_content_become_empty() -> None:
+    """The ball moves to a corner; after many updates, rays through its old place get no samples."""
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     sampler.update(ball, seed=0, step=16)
     centre = Rays(torch.tensor([[-3.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1), torch.ones(1) * 9)
@@ -57,7 +57,7 @@ def test_what_moves_away_is_forgotten() -> None:
     assert sampler.sample(centre).samples.count.item() == 0
 
 
-def test_forgetting_slows_down_once_it_has_settled() -> None:
+def test_decay_slows_down_after_settling() -> None:
     config = replace(CONFIG, decay=0.9, settle=100)
     assert [config.decay_at(step) for step in (0, 100, 200, 1000)] == pytest.approx([0.9, 0.9, 0.95, 0.99])
     assert replace(config, settle=0).decay_at(10**6) == 0.9
@@ -66,23 +66,23 @@ def test_forgetting_slows_down_once_it_has_settled() -> None:
     before = sampler.values.clone()
     sampler.update(lambda points: points[:, 0] * 0, seed=0, step=16)
     assert torch.allclose(sampler.values, before * 0.9)
-    sampler.swept = False  # every cell again, once
+    sampler.swept = False  # the next update visits every cell
     sampler.update(ball, seed=0, step=16)
     before = sampler.values.clone()
     for _ in range(200):
         sampler.update(lambda points: points[:, 0] * 0, seed=0, step=10**6)
-    # Ten millionths are forgotten at a visit.
+    # A visit decays a value by a factor of 1 - 1e-5.
     assert torch.allclose(sampler.values, before, rtol=3e-3)
 
 
-def test_a_field_that_died_everywhere_still_gets_samples() -> None:
+def test_field_of_near_zero_density_still_gets_samples() -> None:
     """The threshold never exceeds the mean value, so the grid cannot collapse to nothing and starve training."""
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     sampler.update(lambda points: torch.full((len(points),), 1e-5) * torch.rand(len(points)), seed=0, step=16)
     assert len(sampler.sample(rays_along_x()).samples) > 0
 
 
-def test_what_appears_is_found() -> None:
+def test_new_content_is_found_by_later_updates() -> None:
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     sampler.update(lambda points: torch.zeros(len(points)), seed=0, step=16)
     for i in range(60):
@@ -103,11 +103,11 @@ def test_updates_are_a_function_of_seed_and_step() -> None:
     assert torch.equal(a.grid.bits, b.grid.bits)
 
 
-def test_schedule() -> None:
+def test_updates_are_due_every_16_steps() -> None:
     sampler = OccupancySampler(CONFIG, UNIT, CPU)
     assert [s for s in range(50) if sampler.due(s)] == [16, 32, 48]
 
 
-def test_config_refuses_nonsense() -> None:
+def test_resolution_must_be_a_multiple_of_eight() -> None:
     with pytest.raises(ConfigError, match=r"multiple of 8 in 8 \.\. 512, got 100"):
         OccupancyConfig(resolution=100)

@@ -1,4 +1,4 @@
-"""The cache folder, its lock, and errors of its disk."""
+"""The cache folder, its lock, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raymine.errors import ResourceError
 from raymine.scenes._cache import cache_root, locked, storage_error
 
 
-def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "deep" / "cache"))
     assert cache_root() == tmp_path / "deep" / "cache"
     assert cache_root().is_dir()
@@ -27,7 +27,7 @@ def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(cache_root().iterdir()) == []
 
 
-def test_a_root_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_root_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "file"))
     with pytest.raises(ResourceError, match="cannot be written") as caught:
@@ -40,7 +40,7 @@ def test_a_root_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     ("number", "words"),
     [(errno.ENOSPC, "no space left on the disk"), (errno.EROFS, "no permission"), (errno.EIO, os.strerror(errno.EIO))],
 )
-def test_storage_errors_are_put_into_words(number: int, words: str) -> None:
+def test_storage_error_describes_the_os_error(number: int, words: str) -> None:
     error = storage_error(OSError(number, os.strerror(number)), Path("/there"), "the thing")
     assert error.message.startswith("Cannot write the thing: ")
     assert str(Path("/there")) in error.message
@@ -48,7 +48,7 @@ def test_storage_errors_are_put_into_words(number: int, words: str) -> None:
     assert "Set RAYMINE_CACHE" in error.hint
 
 
-def test_the_lock_excludes_and_tells_who_waits(tmp_path: Path) -> None:
+def test_lock_excludes_others_and_notifies_the_waiting_one(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
@@ -64,7 +64,7 @@ def test_the_lock_excludes_and_tells_who_waits(tmp_path: Path) -> None:
     assert order == ["waits", "first", "second"]
 
 
-def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+def test_lock_is_free_after_its_holder_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from raymine.scenes._cache import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"

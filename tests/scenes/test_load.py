@@ -1,4 +1,4 @@
-"""Readers: every format must see the same points at the same pixels, at every size and turn."""
+"""Scene readers: every format projects the same points to the same pixels, at every size and orientation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_normalised_scenes_are_centred_upright_and_of_unit_size(kind: str, tmp_p
     assert np.abs(positions).max() <= 2.0 ** (scene.bounds.levels - 1)
 
 
-def test_blender_is_left_alone_and_keeps_its_split(tmp_path: Path):
+def test_blender_scene_keeps_its_coordinates_and_split(tmp_path: Path):
     capture = ring()
     scene = load_scene(write_blender(capture, tmp_path))
     np.testing.assert_array_equal(scene.normalisation, np.eye(4))
@@ -90,7 +90,7 @@ def test_blender_is_left_alone_and_keeps_its_split(tmp_path: Path):
     assert scene.warnings == ()
 
 
-def test_d_nerf_times(tmp_path: Path):
+def test_d_nerf_frame_times_are_read(tmp_path: Path):
     capture = ring()
     write_blender(capture, tmp_path)
     for split in ("train", "test"):
@@ -104,7 +104,7 @@ def test_d_nerf_times(tmp_path: Path):
     assert [scene.frames[i].time for i in scene.of_split("test")] == [0.0, 0.1, 0.2]
 
 
-def test_an_opaque_alpha_channel_is_no_background(tmp_path: Path):
+def test_opaque_alpha_channel_sets_no_background(tmp_path: Path):
     capture = ring()
     write_transforms(capture, tmp_path)
     from PIL import Image
@@ -114,7 +114,7 @@ def test_an_opaque_alpha_channel_is_no_background(tmp_path: Path):
     assert load_scene(tmp_path).background is None
 
 
-def test_opencv_and_fisheye_lenses_of_a_transforms_file(tmp_path: Path):
+def test_opencv_and_fisheye_lenses_of_a_transforms_file_project_correctly(tmp_path: Path):
     capture = ring()
     k1, k2, p1, p2 = -0.2, 0.05, 0.002, -0.001
 
@@ -145,7 +145,7 @@ def test_opencv_and_fisheye_lenses_of_a_transforms_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("place", ["sparse", "colmap/sparse/0"])
-def test_colmap_in_other_places_and_by_its_own_folder(place: str, tmp_path: Path):
+def test_colmap_model_is_found_in_other_folders_or_given_directly(place: str, tmp_path: Path):
     capture = ring()
     write_colmap(capture, tmp_path / "scene")
     target = tmp_path / "other" / place
@@ -156,7 +156,7 @@ def test_colmap_in_other_places_and_by_its_own_folder(place: str, tmp_path: Path
     assert largest_miss(load_scene(target), capture) < 1e-3
 
 
-def test_images_in_smaller_folders_are_used_when_asked_for(tmp_path: Path):
+def test_downscale_uses_folders_of_smaller_images(tmp_path: Path):
     capture = ring()
     write_colmap(capture, tmp_path)
     write_images(capture, tmp_path / "images_2", (24, 16))
@@ -197,7 +197,7 @@ def test_incomplete_colmap_falls_back_to_poses_bounds(tmp_path: Path):
         load_scene(tmp_path)
 
 
-def test_missing_images_are_counted_and_survived(tmp_path: Path):
+def test_missing_images_are_skipped_with_a_warning(tmp_path: Path):
     capture = ring(20)
     write_transforms(capture, tmp_path)
     for i in (1, 5, 6):
@@ -206,13 +206,13 @@ def test_missing_images_are_counted_and_survived(tmp_path: Path):
     assert len(scene.frames) == 17
     assert "3 of 20 frames have no image; training on the other 17." in scene.warnings[0]
     assert "photo_05.png" in scene.warnings[0]
-    # Every 8th of those that are left, starting with the first: 0, 10 (after 1, 5, 6 are gone), 18.
+    # Every 8th of the remaining frames, starting with the first: 0, 11 and 19, since 1, 5 and 6 are missing.
     held = [scene.frames[i].image.stem for i in scene.of_split("test")]
     assert held == ["photo_00", "photo_11", "photo_19"]
     assert largest_miss(scene, capture) < 1e-3
 
 
-def test_all_images_missing_is_an_error(tmp_path: Path):
+def test_scene_without_any_image_raises(tmp_path: Path):
     write_json(tmp_path / "transforms.json", transforms_of(ring()))
     with pytest.raises(
         SceneError, match=r"none of the 9 frames has an image; the first is images/photo_00.png"
@@ -221,7 +221,7 @@ def test_all_images_missing_is_an_error(tmp_path: Path):
     assert "raymine check" in error.value.hint
 
 
-def test_names_are_found_whatever_their_case_extension_or_slashes(tmp_path: Path):
+def test_image_names_match_despite_case_extension_or_slashes(tmp_path: Path):
     capture = ring(4)
     write_json(tmp_path / "transforms.json", transforms_of(capture))
     document = transforms_of(capture)
@@ -236,7 +236,7 @@ def test_names_are_found_whatever_their_case_extension_or_slashes(tmp_path: Path
     assert scene.warnings == ()
 
 
-def test_nerfstudio_lists_make_the_split(tmp_path: Path):
+def test_nerfstudio_file_lists_define_the_split(tmp_path: Path):
     capture = ring()
     names = [f"images/{n}" for n in capture.names]
     write_transforms(capture, tmp_path, train_filenames=names[:5], val_filenames=names[5:6], test_filenames=names[6:8])
@@ -245,7 +245,7 @@ def test_nerfstudio_lists_make_the_split(tmp_path: Path):
     assert any("1 frames are in no list" in w and "photo_08" in w for w in scene.warnings)
 
 
-def test_split_options(tmp_path: Path):
+def test_split_options_choose_test_frames_and_reject_bad_values(tmp_path: Path):
     write_transforms(ring(10), tmp_path)
     assert len(load_scene(tmp_path).of_split("test")) == 2
     assert len(load_scene(tmp_path, split="every:4").of_split("test")) == 3
@@ -257,7 +257,7 @@ def test_split_options(tmp_path: Path):
         load_scene(tmp_path, downscale=0)
 
 
-def test_per_frame_intrinsics_and_a_transforms_file_as_path(tmp_path: Path):
+def test_per_frame_intrinsics_of_a_given_transforms_file_are_read(tmp_path: Path):
     capture = ring()
     document = transforms_of(capture)
     own = document["frames"][2]
@@ -271,7 +271,7 @@ def test_per_frame_intrinsics_and_a_transforms_file_as_path(tmp_path: Path):
     assert largest_miss(scene, capture) < 1e-3
 
 
-def test_aabb_scale_and_masks(tmp_path: Path):
+def test_aabb_scale_sets_levels_and_masks_are_found(tmp_path: Path):
     capture = ring()
     document = {**transforms_of(capture), "aabb_scale": 16}
     write_images(capture, tmp_path / "images")
@@ -296,7 +296,7 @@ def test_resized_images_scale_the_intrinsics(tmp_path: Path):
     assert largest_miss(scene, capture) < 1e-3
 
 
-def test_mixed_sizes_are_refused(tmp_path: Path):
+def test_mixed_image_sizes_raise(tmp_path: Path):
     capture = ring()
     write_transforms(capture, tmp_path)
     write_image(tmp_path / "images" / capture.names[4], (40, 32), 4)
@@ -305,7 +305,7 @@ def test_mixed_sizes_are_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("orientation", "turns"), [(6, 1), (8, 3)])
-def test_exif_orientation_with_a_camera_for_the_stored_pixels(orientation: int, turns: int, tmp_path: Path):
+def test_camera_for_stored_pixels_is_turned_by_exif_orientation(orientation: int, turns: int, tmp_path: Path):
     """The file states 48x32 and stores that, but is shown as 32x48: the camera must turn with the picture."""
     capture = ring()
     write_transforms(capture, tmp_path)
@@ -323,7 +323,7 @@ def test_exif_orientation_with_a_camera_for_the_stored_pixels(orientation: int, 
     assert largest_miss(scene, shown, turned) < 1e-3
 
 
-def test_exif_orientation_with_a_camera_for_the_picture_as_shown(tmp_path: Path):
+def test_camera_for_displayed_pixels_is_not_turned_by_exif_orientation(tmp_path: Path):
     capture = ring()
     write_transforms(capture, tmp_path)
     for i, name in enumerate(capture.names):
@@ -335,7 +335,7 @@ def test_exif_orientation_with_a_camera_for_the_picture_as_shown(tmp_path: Path)
     assert scene.warnings == ()
 
 
-def test_digest_follows_what_matters_and_survives_a_move(tmp_path: Path):
+def test_digest_changes_with_the_scene_and_not_with_its_location(tmp_path: Path):
     capture = ring()
     scene = load_scene(write_transforms(capture, tmp_path / "a"))
     digest = scene_digest(scene)
@@ -350,7 +350,7 @@ def test_digest_follows_what_matters_and_survives_a_move(tmp_path: Path):
     assert digest != scene_digest(load_scene(tmp_path / "b"))
 
 
-def test_val_serves_as_test_where_there_is_no_test(tmp_path: Path):
+def test_val_split_is_used_as_test_if_there_is_none(tmp_path: Path):
     capture = ring()
     names = [f"images/{n}" for n in capture.names]
     write_transforms(capture, tmp_path, train_filenames=names[:6], val_filenames=names[6:])
@@ -359,7 +359,7 @@ def test_val_serves_as_test_where_there_is_no_test(tmp_path: Path):
     assert any("val as test" in d for d in scene.decisions)
 
 
-def test_the_held_out_images_are_chosen_by_name_not_by_file_order(tmp_path: Path):
+def test_test_images_are_chosen_by_name_and_not_by_file_order(tmp_path: Path):
     capture = ring(10)
     frames = frames_of(capture)
     write_transforms(capture, tmp_path, frames=frames[5:] + frames[:5])

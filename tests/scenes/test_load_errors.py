@@ -28,7 +28,7 @@ from support.scene_writers import (
 )
 
 
-def test_no_scene_empty_folder_unknown_format(tmp_path: Path):
+def test_paths_without_a_scene_raise(tmp_path: Path):
     with pytest.raises(SceneError, match="there is no such folder"):
         load_scene(tmp_path / "nowhere")
     with pytest.raises(SceneError, match="the folder is empty"):
@@ -45,7 +45,7 @@ def test_no_scene_empty_folder_unknown_format(tmp_path: Path):
     assert "COLMAP" in error.value.hint
 
 
-def test_json_cut_short_is_placed(tmp_path: Path):
+def test_damaged_json_error_gives_the_line_and_reason(tmp_path: Path):
     write_transforms(ring(), tmp_path)
     path = tmp_path / "transforms.json"
     text = json.dumps(json.loads(path.read_text()), indent=1)
@@ -82,7 +82,7 @@ def test_json_cut_short_is_placed(tmp_path: Path):
         ({"time": 3.0}, "outside 0..1"),
     ],
 )
-def test_one_bad_frame_is_named(change: dict[str, Any], words: str, tmp_path: Path):
+def test_invalid_frame_error_names_the_frame(change: dict[str, Any], words: str, tmp_path: Path):
     capture = ring()
     frames = frames_of(capture)
     frames[4].update(change)
@@ -93,7 +93,7 @@ def test_one_bad_frame_is_named(change: dict[str, Any], words: str, tmp_path: Pa
     assert f"raymine check {tmp_path}" in error.value.hint
 
 
-def test_llff_files_that_make_no_sense(tmp_path: Path):
+def test_invalid_llff_files_raise(tmp_path: Path):
     capture = ring()
     write_llff(capture, tmp_path)
     (tmp_path / "images" / capture.names[3]).unlink()
@@ -109,7 +109,7 @@ def test_llff_files_that_make_no_sense(tmp_path: Path):
 
 @pytest.mark.parametrize("file", ["cameras.bin", "images.bin"])
 @pytest.mark.parametrize("keep", [4, 30])
-def test_colmap_files_cut_short(file: str, keep: int, tmp_path: Path):
+def test_truncated_colmap_files_raise(file: str, keep: int, tmp_path: Path):
     write_colmap(ring(), tmp_path)
     path = tmp_path / "sparse/0" / file
     path.write_bytes(path.read_bytes()[:keep])
@@ -117,14 +117,14 @@ def test_colmap_files_cut_short(file: str, keep: int, tmp_path: Path):
         load_scene(tmp_path)
 
 
-def test_colmap_points_cut_short_are_only_a_warning(tmp_path: Path):
+def test_truncated_colmap_points_are_a_warning(tmp_path: Path):
     write_colmap(ring(), tmp_path, points=points_near())
     path = tmp_path / "sparse/0/points3D.bin"
     path.write_bytes(path.read_bytes()[:-5])
     assert any("points3D.bin: is cut short" in w for w in load_scene(tmp_path).warnings)
 
 
-def test_an_image_that_is_no_image_is_named(tmp_path: Path):
+def test_empty_image_file_error_names_the_file(tmp_path: Path):
     capture = ring()
     write_transforms(capture, tmp_path)
     (tmp_path / "images" / capture.names[2]).write_bytes(b"")
@@ -155,7 +155,7 @@ FRAME_KEYS = ["file_path", "transform_matrix", "time", "mask_path", "fl_x", "h",
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_odd_value_escapes_as_anything_but_a_scene_error(data: st.DataObject, tmp_path: Path):
+def test_odd_values_load_or_raise_scene_error(data: st.DataObject, tmp_path: Path):
     capture = ring(4)
     if not (tmp_path / "images").exists():
         write_images(capture, tmp_path / "images")
@@ -168,7 +168,7 @@ def test_no_odd_value_escapes_as_anything_but_a_scene_error(data: st.DataObject,
         document["frames"][2]["transform_matrix"][row][3] = data.draw(st.floats())
     write_json(tmp_path / "transforms.json", document)
     errors = [p for p in check_scene(tmp_path) if p.severity == "error"]
-    # Masks are looked into by the check only.
+    # Only `check_scene` opens masks.
     if any(p.kind != "mask" for p in errors):
         with pytest.raises(SceneError, match=str(tmp_path)):
             load_scene(tmp_path)

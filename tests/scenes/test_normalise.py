@@ -1,4 +1,4 @@
-"""Where a scene is: captures whose centre, up and depth are known."""
+"""Placement of scenes: captures whose centre, up direction and depth are known."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_inward_captures_find_centre_unit_and_up(offset: float, radius: float, d
     assert place.layout == "inward"
     assert np.linalg.norm(place.centre - centre) < 1e-3 * radius
     assert place.distance == pytest.approx(radius * np.sqrt(1.09), rel=1e-3)
-    # All of these cameras look down, and still the horizon is found.
+    # The up direction is found although all of these cameras look down.
     assert place.up @ UP > np.cos(np.radians(1.0))
 
 
-def test_a_few_cameras_that_look_elsewhere_do_not_move_the_centre():
+def test_few_cameras_that_look_elsewhere_do_not_move_the_centre():
     poses = arc(np.zeros(3), 2.0, 360, count=30)
     for i in (3, 4, 5):
         poses[i] = look_at(poses[i][:, 3], np.array([9.0, 9.0, 9.0]), UP)
@@ -64,7 +64,7 @@ def test_forward_facing_captures_take_their_depth_from_the_content():
     assert place.up == pytest.approx([0, 1, 0], abs=0.05)
 
 
-def test_parallel_and_single_cameras_still_get_a_place():
+def test_parallel_or_single_cameras_get_a_finite_placement():
     for poses in (forward(wobble=0.0), forward(count=1), np.repeat(forward(count=1), 5, axis=0)):
         place = find_placement(poses)
         assert place.layout == "forward"
@@ -82,7 +82,7 @@ def test_outward_captures_are_centred_on_the_cameras():
     assert place.distance >= 1.0
 
 
-def test_meeting_point_of_two_lines_by_hand():
+def test_meeting_point_of_two_lines_matches_hand_computation():
     point, spread = meeting_point(np.array([[0.0, 0, 0], [2.0, 5, 0]]), np.array([[1.0, 0, 0], [0, 1.0, 0]]))
     assert point == pytest.approx([2, 0, 0], abs=1e-9)
     assert spread == pytest.approx(0.5)

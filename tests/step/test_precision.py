@@ -1,4 +1,4 @@
-"""Half precision and recomputed activations in the plain step: types, gradients, refusals in time."""
+"""Half precision and recomputed activations in the plain step: dtypes, gradients, memory, and early errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from support.step import CONFIG
 CPU = torch.device("cpu")
 SCENE, DATA = ball_scene()
 HALF: dict[Amp, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# `prune` leaves something out only where samples may be faint.
+# `prune` drops samples only if `faint` is above 0.
 POLICIES = {name: MiningConfig(policy=name, faint=2e-3) for name in ("none", "prune", "hard")}  # type: ignore[arg-type]
 
 every_policy = pytest.mark.parametrize("policy", POLICIES)
@@ -50,7 +50,7 @@ every_half = pytest.mark.parametrize("amp", HALF)
 
 
 def fresh(amp: Amp = "auto", policy: str = "hard", checkpoint: int = 0) -> TrainState:
-    """A new state; skips where this processor cannot multiply in the asked type, which would end the process."""
+    """A new state. Skips the test if this processor cannot multiply in the given type, which would kill the process."""
     reason = amp_problem(amp, CPU)
     if reason:
         pytest.skip(reason)
@@ -62,7 +62,7 @@ def fresh(amp: Amp = "auto", policy: str = "hard", checkpoint: int = 0) -> Train
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Tensor]:
-    """The tensors of a state after 100 steps in float32: a field whose gradients mean something."""
+    """The tensors of a state after 100 steps in float32, so that gradients are not close to 0."""
     state = fresh()
     advance(state, 100)
     return {name: value.clone() for name, value in state.tensors().items()}
@@ -73,7 +73,7 @@ def advance(state: TrainState, n: int) -> list[StepReport]:
 
 
 def gradients(state: TrainState, trained: dict[str, Tensor], missing: bool = False) -> dict[str, Tensor]:
-    """Of one step from the trained tensors, 64 rays, by parameter and dense; `missing`: rays that meet nothing."""
+    """Dense gradients by parameter of one step with 64 rays from the trained tensors; `missing`: rays hit nothing."""
     own = state.tensors()
     state.restore({name: trained.get(name, value).clone() for name, value in own.items()}, {**state.scalars()})
     state.rays, state.step, state.sampler.swept = 64, 101, True
@@ -91,7 +91,7 @@ def gradients(state: TrainState, trained: dict[str, Tensor], missing: bool = Fal
     return {name: grad.to_dense() if grad.is_sparse else grad for name, grad in found.items()}
 
 
-def test_sparse_gradients_of_pieces_are_merged(trained: dict[str, Tensor]) -> None:
+def test_sparse_table_gradients_of_chunks_are_coalesced(trained: dict[str, Tensor]) -> None:
     state = fresh("auto", "hard", 97)
     gradients(state, trained)
     grad = state.field.table.grad
@@ -103,7 +103,7 @@ def test_sparse_gradients_of_pieces_are_merged(trained: dict[str, Tensor]) -> No
 
 
 def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    """Relative, in the norm of each parameter's gradient."""
+    """Compare the gradients of each parameter by relative norm."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype is torch.float32
@@ -111,7 +111,7 @@ def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance
 
 
 class Products(TorchDispatchMode):
-    """Remembers the types of matrix products, and counts numbers read from the device."""
+    """Records the dtypes of matrix products, and counts numbers read from the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Products(TorchDispatchMode):
         return out
 
 
-def test_half_types_learn_as_float32_does() -> None:
+def test_half_precision_training_reaches_the_psnr_of_float32() -> None:
     """80 steps from the same start end within 0.3 dB of float32, under every policy."""
     for policy in POLICIES:
         psnr = {}
@@ -139,8 +139,8 @@ def test_half_types_learn_as_float32_does() -> None:
         assert max(psnr.values()) - min(psnr.values()) < 0.3, (policy, psnr)
 
 
-def test_the_field_is_followed_along_rays_only_with_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference of that kernel encodes in plain torch, also on a GPU that has a kernel for the encoding."""
+def test_field_is_evaluated_along_rays_only_with_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference of that kernel would encode in plain torch, even on a GPU that has a kernel for the encoding."""
     state = fresh()
     assert state.field.along_rays
     asked = []
@@ -154,7 +154,7 @@ def test_the_field_is_followed_along_rays_only_with_a_kernel_for_it(monkeypatch:
 
 
 @every_policy
-def test_either_way_of_asking_gives_the_same_gradients(policy: str, trained: dict[str, Tensor]) -> None:
+def test_kernel_and_reference_give_the_same_gradients(policy: str, trained: dict[str, Tensor]) -> None:
     state = fresh(policy=policy)
     expected = gradients(state, trained)
     with dispatch.force("reference"):
@@ -163,7 +163,7 @@ def test_either_way_of_asking_gives_the_same_gradients(policy: str, trained: dic
         assert torch.allclose(got[name], value, rtol=1e-3, atol=1e-4 * float(value.abs().max())), name
 
 
-def test_fp32_and_auto_are_the_same_bits_on_a_cpu() -> None:
+def test_fp32_and_auto_are_bit_identical_on_a_cpu() -> None:
     a, b = fresh("auto"), fresh("fp32")
     assert advance(a, 8) == advance(b, 8)
     assert all(torch.equal(value, b.tensors()[name]) for name, value in a.tensors().items())
@@ -172,7 +172,7 @@ def test_fp32_and_auto_are_the_same_bits_on_a_cpu() -> None:
 @every_policy
 @every_half
 @pytest.mark.parametrize("checkpoint", [0, 300])
-def test_products_have_the_asked_type_and_all_else_is_float32(
+def test_matrix_products_have_the_amp_dtype_and_all_else_is_float32(
     amp: Amp, policy: str, checkpoint: int, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = []
@@ -194,7 +194,7 @@ def test_products_have_the_asked_type_and_all_else_is_float32(
 
 
 @every_half
-def test_the_occupancy_grid_is_visited_in_float32(amp: Amp, trained: dict[str, Tensor]) -> None:
+def test_occupancy_grid_is_updated_in_float32(amp: Amp, trained: dict[str, Tensor]) -> None:
     whole, half = fresh(), fresh(amp, checkpoint=1000)
     for state in (whole, half):
         gradients(state, trained)
@@ -207,7 +207,7 @@ def test_the_occupancy_grid_is_visited_in_float32(amp: Amp, trained: dict[str, T
 
 @pytest.mark.parametrize(("amp", "tolerance"), [("fp16", 0.02), ("bf16", 0.1)])
 @pytest.mark.parametrize("policy", ["none", "prune"])
-def test_gradients_are_those_of_float32_so_the_scale_is_undone(
+def test_half_precision_gradients_match_float32_for_any_loss_scale(
     amp: Amp, tolerance: float, policy: str, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = gradients(fresh("fp32", policy), trained)
@@ -217,7 +217,7 @@ def test_gradients_are_those_of_float32_so_the_scale_is_undone(
     assert_near(gradients(fresh(amp, policy), trained), found, 1e-3)
 
 
-def test_the_scale_is_undone_where_samples_are_chosen(
+def test_loss_scale_does_not_change_gradients_of_mined_samples(
     trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = gradients(fresh("fp16"), trained)
@@ -226,7 +226,7 @@ def test_the_scale_is_undone_where_samples_are_chosen(
 
 
 @every_policy
-def test_an_overflow_in_half_precision_changes_nothing_and_is_reported(
+def test_float16_overflow_is_reported_and_leaves_parameters_unchanged(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = fresh("fp16", policy)
@@ -242,7 +242,7 @@ def test_an_overflow_in_half_precision_changes_nothing_and_is_reported(
     assert train_step(state, DATA).finite
 
 
-def test_the_gate_waits_for_nothing_and_sees_loss_and_gradients() -> None:
+def test_finite_gate_checks_loss_and_gradients_without_reading_the_device() -> None:
     state = fresh()
     for parameter in state.field.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -261,18 +261,18 @@ def test_the_gate_waits_for_nothing_and_sees_loss_and_gradients() -> None:
 @every_policy
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("checkpoint", [97, 1 << 20])
-def test_recomputed_gradients_are_the_same(
+def test_recomputed_activations_give_the_same_gradients(
     policy: str, backend: dispatch.Backend, checkpoint: int, trained: dict[str, Tensor]
 ) -> None:
     with dispatch.force(backend):
         expected = gradients(fresh("auto", policy), trained)
-        # Sums over samples are taken in another order; what float32 makes of that is 1.1e-6 at most here.
+        # Sums over samples run in another order, which changes them by at most 1.1e-6 in float32 here.
         assert_near(gradients(fresh("auto", policy, checkpoint), trained), expected, 2e-6)
 
 
 @every_policy
 @pytest.mark.parametrize("amp", ["auto", *HALF])
-def test_rays_without_samples_have_gradients_of_zero(amp: Amp, policy: str, trained: dict[str, Tensor]) -> None:
+def test_rays_without_samples_have_zero_gradients(amp: Amp, policy: str, trained: dict[str, Tensor]) -> None:
     expected = gradients(fresh("auto", policy), trained, missing=True)
     assert not any(value.any() for value in expected.values())
     for checkpoint in (0, 100):
@@ -280,9 +280,9 @@ def test_rays_without_samples_have_gradients_of_zero(amp: Amp, policy: str, trai
 
 
 @every_half
-def test_half_types_and_recomputation_go_together(amp: Amp, trained: dict[str, Tensor]) -> None:
+def test_half_precision_works_with_recomputed_activations(amp: Amp, trained: dict[str, Tensor]) -> None:
     expected = gradients(fresh(amp, "none"), trained)
-    # A layer's gradient is rounded to the type once for every piece.
+    # A layer's gradient is rounded to the half type once per chunk.
     assert_near(gradients(fresh(amp, "none", 300), trained), expected, 0.01)
     reports = advance(fresh(amp, "hard", 300), 60)
     assert reports[-1].mse < 0.5 * reports[0].mse
@@ -290,7 +290,7 @@ def test_half_types_and_recomputation_go_together(amp: Amp, trained: dict[str, T
 
 @contextmanager
 def saved_bytes(state: TrainState) -> Iterator[list[int]]:
-    """A list whose sum is what autograd stores, parameters aside; a tensor that is stored twice counts once."""
+    """Yields a list whose sum is the bytes that autograd stores, without parameters; shared storage counts once."""
     counted: list[int] = []
     seen = {p.untyped_storage().data_ptr() for p in state.field.parameters()}
     held = []
@@ -300,14 +300,14 @@ def saved_bytes(state: TrainState) -> Iterator[list[int]]:
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
             counted.append(storage.nbytes())
-            held.append(value)  # so that no other tensor gets its place
+            held.append(value)  # so that no other tensor gets its address
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
         yield counted
 
 
-def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None:
+def test_recomputation_stores_less_than_a_tenth(trained: dict[str, Tensor]) -> None:
     stored = []
     for checkpoint in (0, 256):
         state = fresh("auto", "none", checkpoint)
@@ -323,7 +323,7 @@ def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None
     assert stored[1] < 0.1 * stored[0]
 
 
-def test_refusals() -> None:
+def test_invalid_amp_or_checkpoint_samples_raise() -> None:
     with pytest.raises(ConfigError, match="`amp` must be one of auto, fp32, fp16, bf16; got 'fp8'"):
         TrainConfig(amp="fp8")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`checkpoint_samples` must be 0"):
@@ -337,7 +337,7 @@ CUDA = recipes.build("ngp", SCENE, "cuda")
 
 @pytest.fixture
 def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were a GPU."""
+    """Pretend that there is a GPU and that Triton works."""
     monkeypatch.setattr(problem, "triton_problem", lambda: "")
     monkeypatch.setattr(dispatch, "triton_problem", lambda: "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -355,13 +355,13 @@ def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(CUDA, checkpoint_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
     ],
 )
-def test_the_fused_step_says_why_it_cannot(config: TrainConfig, reason: str) -> None:
+def test_problem_with_names_unsupported_precision_settings(config: TrainConfig, reason: str) -> None:
     assert problem_with(config, "cuda", training=True) == reason
     assert problem_with(config, "cuda", training=False) == ""
 
 
 @pytest.mark.usefixtures("_with_triton")
-def test_auto_takes_the_gpu_in_any_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_cuda_in_any_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     asked = []
@@ -372,7 +372,7 @@ def test_auto_takes_the_gpu_in_any_precision(monkeypatch: pytest.MonkeyPatch) ->
         assert asked[-1] == (overrides["amp"], "cuda")
 
 
-def test_a_processor_that_cannot_is_found_out_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_that_the_cpu_lacks_raises_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     trial_problem.cache_clear()
     try:
@@ -389,7 +389,7 @@ def test_a_processor_that_cannot_is_found_out_before_training(tmp_path: Path, mo
         trial_problem.cache_clear()
 
 
-def test_bfloat16_is_asked_of_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_needs_a_gpu_with_native_support(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "device", lambda _: torch.no_grad())
     for native, reason in ((True, ""), (False, "bfloat16 needs a GPU of compute capability 8.0 or newer")):
@@ -398,7 +398,7 @@ def test_bfloat16_is_asked_of_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch)
         assert amp_problem("fp16", cuda) == amp_problem("auto", cuda) == ""
 
 
-def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_passes_amp_and_checkpoint_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[TrainRequest] = []
 
     def catch(request: TrainRequest) -> RunResult:
@@ -413,7 +413,7 @@ def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -
     assert replace_fields(CONFIG, requests[1].overrides) == CONFIG
 
 
-def test_a_run_records_its_type_and_resumes_with_no_other(tmp_path: Path) -> None:
+def test_resume_with_other_amp_or_checkpoint_samples_raises(tmp_path: Path) -> None:
     fresh("bf16")
     scene = write_scene(tmp_path / "scene")
     overrides = {**TINY, "amp": "bf16", "checkpoint_samples": 500}
@@ -430,7 +430,7 @@ def test_a_run_records_its_type_and_resumes_with_no_other(tmp_path: Path) -> Non
         train(replace(request, steps=8, overrides={**TINY, "amp": "bf16"}))
 
 
-def test_pieces_need_less_memory_by_the_estimate() -> None:
+def test_memory_estimate_is_lower_with_recomputation() -> None:
     whole, pieces = (
         estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
     )

@@ -1,4 +1,4 @@
-"""The training step: it learns, it repeats bit for bit, it survives what is not finite."""
+"""The training step: learning, determinism, resume, non-finite steps, optimiser, losses, and rendering."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def assert_same(a: TrainState, b: TrainState) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[TrainState, list[StepReport]]:
-    """A state after 200 steps with the default policy, and its reports. Tests only look at it."""
+    """A state after 200 steps with the default policy, and its reports. Tests must not modify it."""
     state = fresh()
     return state, advance(state, 200)
 
 
-def test_it_learns(trained: tuple[TrainState, list[StepReport]]) -> None:
+def test_training_raises_psnr_above_22_db_from_few_samples(trained: tuple[TrainState, list[StepReport]]) -> None:
     reports = trained[1]
     start, end = reports[0].mse, sum(r.mse for r in reports[-10:]) / 10
     assert -10 * math.log10(end) > 22 > -10 * math.log10(start) + 8
@@ -66,7 +66,7 @@ def test_without_mining_every_marched_sample_is_trained_on() -> None:
     assert reports[-1].mse < reports[0].mse
 
 
-def test_rendering_shows_what_was_learnt(trained: tuple[TrainState, list[StepReport]]) -> None:
+def test_rendering_matches_a_training_view(trained: tuple[TrainState, list[StepReport]]) -> None:
     state, data = trained[0], ball_scene()[1]
     out = state.renderer().render(data.rig.rays_for_image(0), torch.ones(3))
     truth = torch.from_numpy(data.images.image(0)).float().reshape(-1, 4) / 255
@@ -79,19 +79,19 @@ def test_rendering_shows_what_was_learnt(trained: tuple[TrainState, list[StepRep
     assert float(out.depth[0]) < 4.0
 
 
-def test_the_average_by_hand() -> None:
+def test_parameter_average_matches_hand_computation() -> None:
     field = fresh().field
     average = Average(field, 0.25)
     with torch.no_grad():
         for step, value in ((16, 1.0), (17, 9.0), (128, 3.0), (256, 5.0)):
             field.table.fill_(value)
             average.follow(field, step)
-    # Step 16: a quarter of it is 4 steps, so the average is the field; 17 is no turn; then 16 of 32 and of 64 steps.
+    # At step 16 the window is 4 steps, so the average is the field; 17 is skipped; then 16 of 32 and 16 of 64 steps.
     assert torch.equal(average.field.table, torch.full_like(field.table, 1 + (3 - 1) / 2 + (5 - 2) / 4))
     assert not average.field.table.requires_grad
 
 
-def test_the_average_is_shown_where_there_is_one() -> None:
+def test_renderer_uses_the_parameter_average_if_enabled() -> None:
     state = fresh()
     advance(state, 40)
     assert state.average is not None
@@ -103,7 +103,7 @@ def test_the_average_is_shown_where_there_is_one() -> None:
         OptimiserConfig(average=1.0)
 
 
-def test_same_seed_same_bits_other_seed_other_bits() -> None:
+def test_training_is_bit_identical_for_one_seed_and_differs_between_seeds() -> None:
     a, b, c = fresh(), fresh(), fresh(seed=1)
     ra, rb, _ = advance(a, 12), advance(b, 12), advance(c, 12)
     assert_same(a, b)
@@ -111,7 +111,7 @@ def test_same_seed_same_bits_other_seed_other_bits() -> None:
     assert not torch.equal(a.tensors()["field.table"], c.tensors()["field.table"])
 
 
-def test_forty_steps_are_twenty_and_twenty() -> None:
+def test_resumed_training_equals_uninterrupted_training() -> None:
     whole, first = fresh(), fresh()
     expected = advance(whole, 40)
     got = advance(first, 20)
@@ -123,7 +123,7 @@ def test_forty_steps_are_twenty_and_twenty() -> None:
     assert got == expected
 
 
-def test_numba_and_reference_train_alike() -> None:
+def test_numba_and_reference_give_the_same_losses() -> None:
     with dispatch.force("reference"):
         slow = fresh()
         expected = advance(slow, 6)
@@ -134,7 +134,7 @@ def test_numba_and_reference_train_alike() -> None:
 
 
 class _Poisoned(MemoryImages):
-    """Gives NaN colours at chosen calls."""
+    """Returns NaN colours in the calls listed in `bad`."""
 
     def __init__(self, images: list[np.ndarray], bad: set[int]) -> None:
         super().__init__(images)
@@ -146,7 +146,7 @@ class _Poisoned(MemoryImages):
         return (rgba * math.nan if self.calls - 1 in self.bad else rgba), weight
 
 
-def test_a_non_finite_step_never_reaches_the_parameters() -> None:
+def test_non_finite_step_leaves_the_state_unchanged() -> None:
     data = ball_scene()[1]
     images = [data.images.image(i) for i in range(len(data.rig))]
     bad = replace(data, images=_Poisoned(images, {3}))
@@ -162,7 +162,7 @@ def test_a_non_finite_step_never_reaches_the_parameters() -> None:
     assert not torch.equal(before["field.table"], state.tensors()["field.table"])
 
 
-def test_restore_refuses_another_model_and_changes_nothing() -> None:
+def test_restoring_another_model_raises_and_changes_nothing() -> None:
     state = fresh()
     other = fresh(replace(CONFIG, field=HashFieldConfig(GridSpec(levels=2, features=2, log2_entries=10), width=16)))
     before = {name: value.clone() for name, value in state.tensors().items()}
@@ -175,21 +175,21 @@ def test_restore_refuses_another_model_and_changes_nothing() -> None:
     assert all(torch.equal(before[name], value) for name, value in state.tensors().items())
 
 
-def test_the_ray_count_finds_the_batch() -> None:
+def test_ray_count_adapts_to_the_sample_budget() -> None:
     state = fresh()
     advance(state, 60)
     marched = [r.marched for r in advance(state, 10)]
     assert all(0.6 * 2048 < m < 1.6 * 2048 for m in marched)
 
 
-def test_learning_rate_by_hand() -> None:
+def test_learning_rate_matches_hand_computed_schedule() -> None:
     config = OptimiserConfig(lr=0.01, warmup=100, final=0.01)
     assert config.rate_at(0, 1000) == pytest.approx(0.0001)
     assert config.rate_at(500, 1000) == pytest.approx(0.001)
     assert config.rate_at(5000, 1000) == pytest.approx(0.0001)
 
 
-def test_rate_and_decay_follow_the_group_of_a_parameter() -> None:
+def test_learning_rate_and_decay_follow_the_parameter_group() -> None:
     config = OptimiserConfig(beta1=0.0, table_beta1=0.0, decay=0.5)
     parameters = {name: torch.nn.Parameter(torch.full((2, 2), 3.0)) for name in ("table", "layer", "slow")}
     for parameter in parameters.values():
@@ -201,13 +201,13 @@ def test_rate_and_decay_follow_the_group_of_a_parameter() -> None:
         Group("network", {"slow": parameters["slow"]}, rate=0.5, decay=0.0),
     ]
     Optimiser(config, {"field": part}).step(0.1, torch.tensor(True))
-    # A first step of Adam is the rate long, whatever the gradient; 3 * 0.1 * 0.5 go by decay.
+    # The first Adam step has the length of the rate, whatever the gradient; decay subtracts 3 * 0.1 * 0.5.
     assert parameters["table"].flatten().tolist() == pytest.approx([2.9] * 4)
     assert parameters["layer"].flatten().tolist() == pytest.approx([2.75] * 4)
     assert parameters["slow"].flatten().tolist() == pytest.approx([2.95] * 4)
 
 
-def test_losses_by_hand() -> None:
+def test_losses_match_hand_computed_values() -> None:
     predicted = torch.tensor([[0.05, 0.0, 0.0], [0.5, 0.0, 0.0], [9.0, 9.0, 9.0]], requires_grad=True)
     target, weight = torch.zeros(3, 3), torch.tensor([1.0, 1.0, 0.0])
     huber = ColourLoss().of(predicted, target, weight)
@@ -221,7 +221,7 @@ def test_losses_by_hand() -> None:
     assert ColourLoss().of(predicted, target, torch.zeros(3)).item() == 0
 
 
-def test_pixels_are_drawn_evenly_from_images_of_any_size() -> None:
+def test_pixels_are_drawn_uniformly_from_images_of_any_size() -> None:
     sizes = torch.tensor([[2, 3], [5, 1]])
     drawn = draw_uniform(sizes, 12_000, seed=1, step=2)
     assert (drawn.y < sizes[drawn.image, 0]).all()
@@ -233,7 +233,7 @@ def test_pixels_are_drawn_evenly_from_images_of_any_size() -> None:
     assert cells.tolist() == pytest.approx([1 / 6] * 6, abs=0.02)
 
 
-def test_recipes_know_their_names() -> None:
+def test_unknown_recipe_raises_and_suggests_a_name() -> None:
     scene, _ = ball_scene()
     assert recipes.build("ngp", scene, "cpu") == recipes.build("ngp", scene, "cpu")
     with pytest.raises(ConfigError, match="there is no recipe `ngb`") as error:
@@ -242,7 +242,7 @@ def test_recipes_know_their_names() -> None:
 
 
 @pytest.mark.parametrize(("chunk", "batch"), [(7, 50), (100, 1), (10_000, 10**9)])
-def test_a_view_does_not_depend_on_how_it_is_cut(
+def test_rendering_does_not_depend_on_chunk_and_batch_size(
     trained: tuple[TrainState, list[StepReport]], chunk: int, batch: int
 ) -> None:
     state, data = trained[0], ball_scene()[1]

@@ -1,4 +1,4 @@
-"""Hard sample mining in the train step: it resumes exactly, learns from few samples, and both backends agree."""
+"""Hard sample mining in the training step: exact resume, learning from few samples, agreement of backends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def advance(state: TrainState, n: int) -> list[StepReport]:
 
 
 @each_draw
-def test_forty_steps_are_twenty_saved_and_twenty_more(config: HardConfig) -> None:
+def test_resumed_mined_training_equals_uninterrupted_training(config: HardConfig) -> None:
     whole, first, second = fresh(config), fresh(config), fresh(config)
     expected, found = advance(whole, 40), advance(first, 20)
     second.restore({name: value.clone() for name, value in first.tensors().items()}, first.scalars())
@@ -56,14 +56,14 @@ def test_forty_steps_are_twenty_saved_and_twenty_more(config: HardConfig) -> Non
 
 
 @pytest.mark.parametrize("config", [HardConfig(), HardConfig(draw="poisson"), PUBLISHED], ids=name_of)
-def test_a_mined_run_learns_the_scene_from_few_samples(config: HardConfig) -> None:
+def test_mined_training_reaches_20_db_from_less_than_half_of_the_samples(config: HardConfig) -> None:
     reports = advance(fresh(config), 150)
     assert -10 * math.log10(sum(r.mse for r in reports[-10:]) / 10) > 20
     assert sum(r.trained for r in reports[50:]) < 0.5 * sum(r.marched for r in reports[50:])
 
 
 @pytest.mark.parametrize("config", EVERY_DRAW[:3], ids=name_of)
-def test_numba_and_reference_mine_alike(config: HardConfig) -> None:
+def test_numba_and_reference_give_the_same_losses_with_mining(config: HardConfig) -> None:
     with dispatch.force("reference"):
         expected = advance(fresh(config), 4)
     found = advance(fresh(config), 4)

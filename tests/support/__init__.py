@@ -1,1 +1,1 @@
-"""What tests of several modules share."""
+"""Helpers that tests of several modules share."""

@@ -1,4 +1,4 @@
-"""Runs and documents of the mining benchmark that nothing had to be trained for."""
+"""Made-up runs and documents of the mining benchmark, without training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def diagnosis() -> Diagnosis:
 
 
 def made_up_run(policy: str, seed: int, psnr: list[float], budget: float = 8.0, loss: float = 1.0) -> Run:
-    """A run whose evaluations came exactly when they were due."""
+    """A run whose evaluations ran exactly at their scheduled times."""
     looks = tuple(Look(s * budget, 10 * i, p, diagnosis()) for i, (s, p) in enumerate(zip(SHARES, psnr, strict=True)))
     steps = (10, 20, 30)
     trace = Trace(steps, (1.0, 4.0, budget), (10,) * 3, (loss,) * 3, (0.1,) * 3, (5.0,) * 3, (100.0,) * 3, (40.0,) * 3)

@@ -1,9 +1,9 @@
-"""Compiles every kernel of the fused step, of its pictures and of `mlp` for a GPU that need not be there, and looks
-through the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`: prints for the networks of
-the recipes which way `train` takes in so many KB, on a Hopper also for the largest network that it takes.
+"""Compiles every kernel of the fused step, of its renderer and of `mlp` for a GPU that need not be present, and checks
+the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which variant of `train`
+fits into that many KB of shared memory: for the networks of the recipes, on a Hopper also for the largest one.
 
-Kernels are replaced by ones that compile for what they are launched with. A program of its own, because the tests run
-Triton's interpreter, which takes what its compiler would refuse.
+Kernels are replaced by objects that compile them for the arguments of each launch. This is a separate program because
+the tests run Triton's interpreter, which accepts code that the compiler rejects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 class Compiled:
-    """In place of a kernel: compiles it for what it is launched with, once for each kind of arguments."""
+    """Replaces a kernel: compiles it for the arguments of a launch, once per combination of types and constants."""
 
     def __init__(self, kernel: Any, target: GPUTarget, seen: set[object]) -> None:
         self.kernel, self.target, self.seen = kernel, target, seen
@@ -75,7 +75,7 @@ class Compiled:
 
 
 def kind(value: object) -> str:
-    """The type of an argument, as Triton calls it."""
+    """Triton's name for the type of an argument."""
     if isinstance(value, Tensor):
         return "*" + TYPES[value.dtype]
     return "fp32" if isinstance(value, float) else "i32"
@@ -87,7 +87,7 @@ def even(value: Tensor) -> bool:
 
 def compile_all(target: GPUTarget) -> None:
     seen = replace_kernels(target)
-    # Those of the recipes take minutes for a Turing.
+    # The networks of the recipes take minutes to compile for a Turing.
     networks = [(replace(CONFIG, field=SHAPES[name]), name == "ngp") for name in RECIPES if target.arch >= 80]
     prune, none = (replace(CONFIG, mining=replace(POISSON, policy=policy)) for policy in POLICIES)
     for config, unbounded in (
@@ -104,7 +104,7 @@ def compile_all(target: GPUTarget) -> None:
         own.warm_up()
         own.renderer().render(made.data.rig.rays_for_image(0), torch.ones(3))
     if target.arch >= 80:
-        for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights are held, and read again for every tile
+        for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights held, and weights read again for every tile
             compile_network(mlp.network_of(widths, "relu", "none", "fp16"))
     print(f"{len(seen)} kernels")
 
@@ -124,7 +124,7 @@ def print_ways(target: GPUTarget, room: int) -> None:
     with (
         patch.object(trainer, "capability", lambda _: target.arch // 10),
         patch.object(trainer, "shared_memory", lambda _: room << 10),
-        patch.object(trainer, "_PLENTY", sys.maxsize),  # look, whether there is plenty or not
+        patch.object(trainer, "_PLENTY", sys.maxsize),  # always measure
     ):
         for name, each in made.items():
             each.state.device = torch.device("cuda")

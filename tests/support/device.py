@@ -1,4 +1,4 @@
-"""Where tests run Triton kernels, and the marker of tests that need a GPU."""
+"""The device of Triton kernels in tests, the marker of tests that need a GPU, and a check against synchronization."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 TRITON_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where tests run Triton kernels."""
+"""The device on which tests run Triton kernels; on the CPU they run in Triton's interpreter."""
 
 requires_gpu = pytest.mark.gpu
 
 
 def device_of(backend: str) -> str:
-    """Where the tensors of a backend are to be."""
+    """The device for the tensors of a backend. Skips the test if the backend needs Triton and it is missing."""
     if backend != "gpu":
         return "cpu"
     pytest.importorskip("triton")
@@ -25,7 +25,7 @@ def device_of(backend: str) -> str:
 
 @contextlib.contextmanager
 def forbidden_to_wait() -> Iterator[None]:
-    """An operation that waits for the device raises."""
+    """Raise on every operation that synchronizes with the device."""
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls the mode a prototype

@@ -11,7 +11,7 @@ from PIL import Image
 
 
 def write_scene(folder: Path, shade: int = 200) -> Path:
-    """Four training views and one test view of 8x8 pixels around the origin; a grey disc on nothing."""
+    """Four training views and one test view of 8x8 pixels around the origin; a disc on a transparent background."""
     y, x = np.mgrid[0:8, 0:8]
     disc = ((x - 3.5) ** 2 + (y - 3.5) ** 2 < 9).astype(np.uint8)
     for split, angles in (("train", (0, 90, 180, 270)), ("test", (45,))):

@@ -1,4 +1,4 @@
-"""Every way of drawing hard samples, as configurations and as a mark that runs a test with each."""
+"""Configurations of every way to draw hard samples, and a mark that runs a test with each of them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FakeState:
 
 
 def advance(state: FakeState, *, poison: Callable[[int], bool] = lambda _: False, sleep: float = 0.0) -> StepReport:
-    """One step; where `poison(step)` the step is non-finite and touches no parameter."""
+    """One step. If `poison(step)` is true, the step is non-finite and changes no parameter."""
     generator = torch.Generator().manual_seed(state.seed * 1_000_003 + state.step)
     noise = torch.randn(SIZE, generator=generator)
     rate = 0.1 * (1 - state.step / (state.horizon + 1))
@@ -102,7 +102,7 @@ def open_run(path: Path) -> RunDir:
 
 
 def resume_into(run: RunDir, state: FakeState) -> LoopState:
-    """What `train` does to continue a run: newest whole checkpoint, logs and pointers set back to it."""
+    """Resume as `train` does: load the newest valid checkpoint, and rewind the checkpoint folder to it."""
     latest = checkpoint.load_latest(run.checkpoints)
     if latest is None:
         return LoopState()
@@ -122,7 +122,7 @@ class FakeRenderer:
 
 @dataclass(frozen=True)
 class Options:
-    """How a fake run is to go."""
+    """Options of a fake run."""
 
     steps: int | None = 40
     max_seconds: float | None = None
@@ -131,17 +131,17 @@ class Options:
     schedule: Schedule = field(default_factory=Schedule)
     evaluate: bool = False
     split: LookSplit = "test"
-    """Which views an evaluation looks at."""
+    """Which views are evaluated."""
     poison: Callable[[int], bool] = lambda _: False
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
     burst: int = 1
     lose: Callable[[int], int] = lambda _: 0
-    """Rays that a step (from 1) finds no room for."""
+    """Number of rays that a step (from 1) loses for lack of capacity."""
 
 
 def score(state: FakeState) -> float:
-    """The PSNR that an evaluation finds."""
+    """The PSNR of an evaluation."""
     return 20 + float(state.weights.mean())
 
 
@@ -178,7 +178,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
 
 
 def deterministic(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Metric rows without what a clock decides."""
+    """Metric rows without the fields that depend on the clock."""
     timed = ("elapsed", "seconds", "samples_per_second")
     return [{key: value for key, value in row.items() if key not in timed} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Trainers for the tests of the fused step: on the GPU, and in Triton's interpreter where there is none."""
+"""Trainers for the tests of the fused step: on the GPU, or without one in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def trainer_for(config: TrainConfig = CONFIG, unbounded: bool = False, rays: int
     state = create_state(config, data, seed=3, device=DEVICE)
     state.rays = rays or (512 if GPU else 12)
     with torch.no_grad():
-        # A field with something in it: parameters of a fresh one are close to 0.
+        # The parameters of a fresh field are close to 0, so give it random ones.
         state.field.table.copy_(torch.randn_like(state.field.table))
     return FusedTrainer(state, data)
 
 
 def halved(state: TrainState) -> TrainState:
-    """The same with parameters rounded as the kernels see them."""
+    """Round the parameters to float16, as the kernels read them."""
     with torch.no_grad():
         for parameter in state.field.parameters():
             parameter.copy_(parameter.half().float())
@@ -69,14 +69,14 @@ def halved(state: TrainState) -> TrainState:
 
 
 def close(got: Tensor, expected: Tensor, bound: float) -> None:
-    """By norm, as rounding to float16 allows; NaN never passes."""
+    """Assert that the relative error by norm is below `bound`; NaN fails."""
     assert got.shape == expected.shape
     distance = (got.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-12)
     assert float(distance) < bound, float(distance)
 
 
 def poison(trainer: FusedTrainer) -> None:
-    """An element that nobody writes shows up."""
+    """Fill the buffers with NaN or a large integer, so that elements that are never written show up."""
     b = trainer.buffers
     for part in (b.rays, b.wanted, b.harmonics, b.t_start, b.t_end, b.raw, b.gradient, b.size, b.weight, b.jitter):
         part.fill_(float("nan"))

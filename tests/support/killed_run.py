@@ -2,9 +2,9 @@
 
 Run as: python -m support.killed_run RUN_FOLDER STEPS SEED [SCENE].
 
-With a scene the run is a real one, through `raymine.experiment.train`; without, a fake one of a millisecond a step. The
-process imports torch once and forks a child for each life of the run, so that a life starts in no time. Prints the
-number of lives that were really cut short.
+With a scene, this is a real run through `raymine.experiment.train`; without, a fake one of a millisecond per step. The
+process imports torch once and forks a child for each attempt, so that an attempt starts quickly. Prints the number of
+attempts that were really killed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def train_real(path: Path, steps: int, scene: Path) -> None:
 
 
 def live(life: Callable[[], None], deadline: float | None) -> bool:
-    """One life; whether it was cut short by the kill after `deadline` seconds."""
+    """Run `life` in a child process; returns whether it was killed after `deadline` seconds."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -59,7 +59,7 @@ def live(life: Callable[[], None], deadline: float | None) -> bool:
             life()
             code = 0
         finally:
-            # Neither the parent's buffers nor its exit handlers are the child's to run.
+            # The child must neither flush the parent's buffers nor run its exit handlers.
             os._exit(code)
     if deadline is not None:
         time.sleep(deadline)

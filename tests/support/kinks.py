@@ -1,4 +1,4 @@
-"""Where the gradients of two computations of the same field may differ for good: at the kinks of its hidden units."""
+"""Finds samples at the kinks of hidden units, where two correct implementations may give different gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raymine.kernels.ngp_step.op import Network
 
 
 def clear_of_kinks(network: Network, positions: Tensor, directions: Tensor, within: float) -> Tensor:
-    """[n] bool: samples without a hidden unit `within` so many times its layer's usual size of 0, where rounding may
-    switch it on or off."""
+    """[n] bool: samples whose hidden pre-activations all exceed `within` times the RMS of their layer. Closer to 0,
+    rounding may switch a unit on or off."""
     table, spec, density, colour, box = network
     x = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)
     clear = torch.ones(len(x), dtype=torch.bool, device=x.device)

@@ -1,5 +1,5 @@
-"""Looks through the machine code of a kernel for what ptxas 12.8 gets wrong: a uniform register that is read although
-nothing has set it. On a Hopper a matrix product may then find its operand anywhere, and memory is accessed illegally.
+"""Searches the machine code of a kernel for a bug of ptxas 12.8: a uniform register that is read before it is set. On a
+Hopper a matrix product may then read its operand from a wrong address and access memory illegally.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def disassemble(cubin: bytes, folder: Path) -> str:
 
 
 def unset_registers(listing: str) -> list[str]:
-    """Instructions in which a uniform register is mentioned for the first time, and read."""
+    """Instructions that read a uniform register which no earlier instruction has set or read."""
     known: set[int] = set()
     found = []
     for name, operands in _INSTRUCTION.findall(listing):
         first, _, rest = (part.strip() for part in operands.partition(","))
         sets = re.fullmatch(r"UR(\d+)", first)
         read = rest if sets else operands
-        # Four registers describe both operands of a product; the first two are not read where one is in registers.
+        # Four registers describe both operands of a product; the first two are not read if one is in registers.
         descriptors = {int(n) + more for n in _DESCRIPTORS.findall(read) for more in (2, 3)}
         needed = descriptors | {int(n) for n in _REGISTER.findall(_DESCRIPTORS.sub("", read))}
         if needed - known:

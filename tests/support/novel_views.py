@@ -1,4 +1,4 @@
-"""Scenes that only have cameras, and a renderer of a ball, for tests of paths and videos."""
+"""Scenes that have cameras only, and a renderer of a ball, for tests of camera paths and videos."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def ascending(seed: int, rays: int, n: int, dtype: torch.dtype = torch.float32) 
 
 
 def ragged(seed: int, rays: int, most: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Pack]:
-    """The same, packed; some rays have no edges, some one."""
+    """Packed edges and CDFs, and their pack; some rays have no edges, some have one."""
     count = torch.randint(0, most, (rays,), generator=torch.Generator().manual_seed(seed))
     if rays > 2:
         count[:2] = torch.tensor([0, 1])

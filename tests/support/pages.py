@@ -8,7 +8,7 @@ from support.paths import DOCS
 
 
 def run_page(name: str) -> str:
-    """Run the Python of a page as one program; -> the page."""
+    """Run the Python blocks of a page as one program; returns the text of the page."""
     text = (DOCS / "toolkit" / name).read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks, f"{name} has no example"

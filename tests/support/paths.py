@@ -1,4 +1,4 @@
-"""Where the repository's folders are, and an environment in which another process finds `support`."""
+"""Folders of the repository, and an environment in which another process can import `support`."""
 
 from __future__ import annotations
 

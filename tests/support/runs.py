@@ -1,4 +1,4 @@
-"""Run folders without a training, and requests for the shortest real one."""
+"""Run folders without training, and requests for very short real runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One synthetic capture, written in the conventions of every format that raymine reads.
 
-The ground truth is kept in OpenCV terms (world-to-camera rotation and translation) and projected by a formula of its
-own, so that a reader can only agree with it by getting its convention right.
+The ground truth is kept in OpenCV's convention (world-to-camera rotation and translation) and projected by its own
+formula, so that a reader agrees with it only if it converts the convention correctly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rays against boxes: by hand, against a plain loop, at the edges, and gradients."""
+"""Ray-box intersection: by hand, against a plain loop, degenerate cases, and gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one(origin: list[float], direction: list[float], box: torch.Tensor = CUBE, *
     return near.item(), far.item(), hit.item()
 
 
-def test_by_hand() -> None:
+def test_intersect_matches_hand_computed_distances() -> None:
     """From (-3, 0, 0), x reaches -1 at t = 2 and 1 at t = 4; y = t / 4 stays inside that long, y = t / 2 until 2."""
     assert one([-3.0, 0, 0], [1.0, 0.25, 0]) == (2.0, 4.0, True)
     assert one([-3.0, 0, 0], [1.0, 0.5, 0]) == (2.0, 2.0, True)  # touches an edge
@@ -32,12 +32,12 @@ def test_by_hand() -> None:
     assert one([-3.0, 0, 0], [-1.0, 0.25, 0]) == (INF, INF, False)
 
 
-def test_near_and_far() -> None:
+def test_near_and_far_clip_the_intersection() -> None:
     ray = [-3.0, 0.0, 0.0], [1.0, 0.0, 0.0]
     assert one(*ray, near=3.0, far=3.5) == (3.0, 3.5, True)
     assert one(*ray, far=1.0, miss=-1.0) == (-1.0, -1.0, False)
     assert one(*ray, near=4.5) == (INF, INF, False)
-    assert one([0.0, 0, 0], [0.0, 0, 2]) == (0.0, 0.5, True)  # inside, and t counts in lengths of the direction
+    assert one([0.0, 0, 0], [0.0, 0, 2]) == (0.0, 0.5, True)  # origin inside; t is in units of the direction's length
     assert one([0.0, 0, 0], [0.0, 0, 2], near=-INF) == (-0.5, 0.5, True)
 
 
@@ -57,7 +57,9 @@ def test_near_and_far() -> None:
         ([0, 0, 0], [1, 0, 0], [-INF, -INF, -INF, INF, INF, INF], (0, INF)),
     ],
 )
-def test_edges(origin: list[float], direction: list[float], box: list[float], expected: tuple[float, float]) -> None:
+def test_intersect_handles_degenerate_rays_and_boxes(
+    origin: list[float], direction: list[float], box: list[float], expected: tuple[float, float]
+) -> None:
     got = one([float(v) for v in origin], [float(v) for v in direction], torch.tensor([box], dtype=torch.float32))
     assert got == ((*expected, True) if expected else (INF, INF, False))
 
@@ -79,7 +81,7 @@ number = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0])
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(number, min_size=3, max_size=3), st.lists(number, min_size=3, max_size=3))
-def test_against_a_loop(origin: list[float], direction: list[float]) -> None:
+def test_intersect_matches_plain_loop(origin: list[float], direction: list[float]) -> None:
     boxes = torch.tensor([[-1.0, -1, -1, 1, 1, 1], [0.0, -0.5, -2, 0.5, 0.5, 2], [-2.0, -2, -2, 0, 0, -0.5]])
     near, far, hit = intersect(torch.tensor([origin]), torch.tensor([direction]), boxes)
     for m, box in enumerate(boxes.tolist()):
@@ -92,7 +94,7 @@ def test_against_a_loop(origin: list[float], direction: list[float]) -> None:
                 assert all(box[i] - 1e-5 <= at[i] <= box[i + 3] + 1e-5 for i in range(3))
 
 
-def test_gradients() -> None:
+def test_intersect_passes_gradcheck() -> None:
     torch.manual_seed(0)
     origins = (torch.randn(6, 3, dtype=torch.float64) * 0.3 - 2).requires_grad_()
     directions = (torch.rand(6, 3, dtype=torch.float64) + 0.5).requires_grad_()
@@ -109,7 +111,7 @@ def test_gradients() -> None:
     assert parallel.grad.tolist() == [[0.0, -1.0, 0.0]]
 
 
-def test_shapes() -> None:
+def test_empty_inputs_give_empty_results_and_wrong_shapes_raise() -> None:
     assert intersect(torch.zeros(0, 3), torch.zeros(0, 3), CUBE).hit.shape == (0, 1)
     assert intersect(torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(0, 6)).hit.shape == (2, 0)
     for wrong in (
@@ -123,7 +125,7 @@ def test_shapes() -> None:
 
 
 @pytest.mark.parametrize("page", ["boxes", "occupancy", "lenses"])
-def test_the_examples_of_the_pages_run(page: str) -> None:
+def test_documentation_examples_run(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "toolkit" / f"{page}.md").read_text(), re.DOTALL)
     assert blocks
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Contraction: points by hand, round trips, gradients at 0 and 1, infinity and NaN, and the hash-grid field's bits."""
+"""Contraction: points by hand, round trips, gradients, infinite and NaN points, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NORMS: list[Norm] = ["l2", "inf"]
 coordinate = st.floats(-1e6, 1e6) | st.floats(-1.5, 1.5) | st.sampled_from([0.0, 1.0, -1.0, 1e-30])
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     run_page("contraction.md")
 
 
@@ -29,7 +29,7 @@ def by_definition(point: list[float], norm: Norm) -> list[float]:
     return point if size <= 1 else [(2 - 1 / size) * x / size for x in point]
 
 
-def test_points_by_hand() -> None:
+def test_contract_and_to_unit_cube_match_hand_computed_points() -> None:
     """3-4-5: the ball takes (3, 4, 0) to (2 - 1/5) (0.6, 0.8, 0), the cube to (2 - 1/4) (0.75, 1, 0)."""
     points = torch.tensor([[3.0, 4.0, 0.0], [0.5, -0.5, 0.5], [0.0, 0.0, -2.0]])
     ball = contract(points, "l2")
@@ -43,20 +43,20 @@ def test_points_by_hand() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(coordinate, min_size=1, max_size=4), st.sampled_from(NORMS))
-def test_it_is_the_definition_and_goes_back(point: list[float], norm: Norm) -> None:
+def test_contract_matches_its_definition_and_uncontract_inverts_it(point: list[float], norm: Norm) -> None:
     x = torch.tensor(point, dtype=torch.float64)
     y = contract(x, norm)
     assert y.tolist() == pytest.approx(by_definition(point, norm), rel=1e-12, abs=1e-300)
     size = float(torch.linalg.vector_norm(y, 2 if norm == "l2" else torch.inf))
     assert size <= 2 * (1 + 1e-15)
-    # The distance to the rim is 1/|x|, so relative digits are lost in proportion to |x|.
+    # The distance to the boundary is 1/|x|, so relative precision is lost in proportion to |x|.
     furthest = max(1.0, float(x.abs().max()))
     assert torch.allclose(uncontract(y, norm), x, rtol=1e-14 * furthest, atol=1e-14 * furthest)
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3), st.sampled_from(NORMS))
-def test_the_cube_and_back(point: list[float], norm: Norm) -> None:
+def test_to_unit_cube_inverts_from_unit_cube(point: list[float], norm: Norm) -> None:
     low, high = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([3.0, 0.5, 9.0], dtype=torch.float64)
     cube = torch.tensor([point], dtype=torch.float64)
     if norm == "l2" and float((cube * 4 - 2).norm()) > 1.95:
@@ -64,7 +64,7 @@ def test_the_cube_and_back(point: list[float], norm: Norm) -> None:
     assert torch.allclose(to_unit_cube(from_unit_cube(cube, low, high, norm), low, high, norm), cube, atol=1e-10)
 
 
-def test_the_hash_grid_field_has_the_same_bits() -> None:
+def test_to_unit_cube_is_bit_identical_to_that_of_the_hash_grid_field() -> None:
     rng = torch.Generator().manual_seed(0)
     points = torch.randn(500, 3, generator=rng) * torch.rand(500, 1, generator=rng).mul(12).exp()
     low, high = torch.tensor([-1.0, -2.0, 0.0]), torch.tensor([1.0, 2.0, 3.0])
@@ -74,14 +74,14 @@ def test_the_hash_grid_field_has_the_same_bits() -> None:
 
 
 def safe_points() -> Tensor:
-    """Away from where a norm has a kink: |x| = 1, and for the cube two largest coordinates of the same size."""
+    """Points away from the kinks of the norms: |x| = 1, and for `inf` two largest coordinates of the same size."""
     return torch.tensor(
         [[0.0, 0.0, 0.0], [0.3, -0.2, 0.1], [0.9, 0.3, 0.2], [1.2, 0.3, -0.4], [-30.0, 4.0, 5.0]], dtype=torch.float64
     )
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_gradients(norm: Norm) -> None:
+def test_contraction_passes_gradcheck(norm: Norm) -> None:
     assert torch.autograd.gradcheck(lambda x: contract(x, norm), safe_points().requires_grad_())
     squashed = contract(safe_points(), norm).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: uncontract(y, norm), squashed, atol=1e-4)
@@ -91,7 +91,7 @@ def test_gradients(norm: Norm) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_value_and_slope_are_continuous_at_one_and_smooth_at_zero(norm: Norm) -> None:
+def test_value_and_slope_are_continuous_at_one_and_slope_is_one_at_zero(norm: Norm) -> None:
     for direction in (torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.6, -0.8, 0.0])):
         unit = (direction / torch.linalg.vector_norm(direction, 2 if norm == "l2" else torch.inf)).double()
         radius = torch.tensor([1 - 1e-7, 1.0, 1 + 1e-7], dtype=torch.float64).requires_grad_()
@@ -106,7 +106,7 @@ def test_value_and_slope_are_continuous_at_one_and_smooth_at_zero(norm: Norm) ->
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_infinity_and_far_away(norm: Norm) -> None:
+def test_infinite_and_huge_points_contract_to_the_boundary(norm: Norm) -> None:
     inf = math.inf
     points = torch.tensor([[inf, 0.0, 5.0], [inf, -inf, 3.0], [0.0, 0.0, -inf], [3e38, 3e38, 3e38], [0.0, 1e30, 0.0]])
     points.requires_grad_()
@@ -126,8 +126,8 @@ def test_infinity_and_far_away(norm: Norm) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
-def test_the_largest_floats_stay_in_the_cube(dtype: torch.dtype) -> None:
-    """There 2/|x| is subnormal and has few digits."""
+def test_largest_floats_contract_to_at_most_two(dtype: torch.dtype) -> None:
+    """For these points 2/|x| is subnormal and has few digits."""
     largest = torch.finfo(dtype).max
     points = (torch.linspace(0.3, 1.0, 2000, dtype=torch.float64) * largest).to(dtype)[:, None]
     y = contract(points)
@@ -136,7 +136,7 @@ def test_the_largest_floats_stay_in_the_cube(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_nan_stays_in_its_point(norm: Norm) -> None:
+def test_nan_coordinate_makes_only_its_point_nan(norm: Norm) -> None:
     points = torch.tensor([[math.nan, 0.0, 0.0], [math.nan, math.inf, 9.0], [0.1, 0.2, 0.3]])
     for function in (contract, uncontract):
         got = function(points, norm)
@@ -144,7 +144,7 @@ def test_nan_stays_in_its_point(norm: Norm) -> None:
         assert got[2].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_no_points_half_precision_and_flat_boxes() -> None:
+def test_empty_float16_and_flat_box_inputs_are_handled() -> None:
     assert contract(torch.zeros(0, 3), "l2").shape == uncontract(torch.zeros(0, 3)).shape == (0, 3)
     half = contract(torch.tensor([[60000.0, 60000.0, 0.0]], dtype=torch.float16), "l2")
     assert half.dtype == torch.float16
@@ -155,7 +155,7 @@ def test_no_points_half_precision_and_flat_boxes() -> None:
     assert flat[1].tolist() == [0.5, 0.5, 1.0]
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     with pytest.raises(ConfigError, match="`norm` must be 'l2' or 'inf', got 'l1'"):
         contract(torch.zeros(1, 3), "l1")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"points must be floats of shape \[..., D\], got torch.int64"):

@@ -1,4 +1,4 @@
-"""Every family of the toolkit on CUDA tensors gives what it gives on the CPU, gradients included."""
+"""Every family of the toolkit gives the same results and gradients on CUDA as on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flat(out: Any) -> list[Tensor]:
 
 
 def on_both(work: Callable[..., Any], *inputs: Tensor, bound: float = 1e-4) -> None:
-    """`work` on the CPU and on CUDA: the same tensors, and the same gradients of the inputs that ask for one."""
+    """Compare the tensors of `work` on the CPU and on CUDA, and the gradients of the inputs that require one."""
     results = []
     for device in ("cpu", "cuda"):
         own = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in inputs]
@@ -56,7 +56,7 @@ def ragged(rays: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return count, t_start, t_start + torch.rand(n) * 0.1, (torch.rand(n) * 9).requires_grad_()
 
 
-def test_packs_and_scans() -> None:
+def test_packs_and_scans_match_cpu() -> None:
     count, _, _, values = ragged()
     on_both(lambda c: (pack_counts(c), pack_ids(pack_counts(c).ray_id(), len(c))), count)
     for exclusive in (False, True):
@@ -64,7 +64,7 @@ def test_packs_and_scans() -> None:
         on_both(lambda c, v, e=exclusive: scan.running_product(v / 9, pack_counts(c), exclusive=e), count, values)
 
 
-def test_volume_rendering() -> None:
+def test_volume_rendering_matches_cpu() -> None:
     count, t_start, t_end, density = ragged()
     colour = torch.rand(len(density), 3, requires_grad=True)
 
@@ -88,7 +88,7 @@ def test_volume_rendering() -> None:
     )
 
 
-def test_boxes_lenses_contraction_and_losses() -> None:
+def test_boxes_lenses_contraction_and_losses_match_cpu() -> None:
     origins, directions = torch.randn(300, 3), torch.nn.functional.normalize(torch.randn(300, 3), dim=1)
     on_both(
         lambda o, d: boxes.intersect(o, d, torch.tensor([[-1.0, -1, -1, 1, 1, 1]], device=o.device)),
@@ -104,7 +104,7 @@ def test_boxes_lenses_contraction_and_losses() -> None:
     on_both(lambda c, w, a, b: losses.distortion_loss(w, a, b, pack=pack_counts(c)), count, weights, t_start, t_end)
 
 
-def test_importance_and_proposals() -> None:
+def test_importance_and_proposals_match_cpu() -> None:
     edges = torch.linspace(0, 1, 33).expand(50, 33).contiguous()
     cdfs = torch.cat((torch.zeros(50, 1), torch.rand(50, 32).cumsum(1)), 1)
     cdfs = cdfs / cdfs[:, -1:]
@@ -123,7 +123,7 @@ def test_importance_and_proposals() -> None:
     on_both(propose, torch.tensor(0.1))
 
 
-def test_the_occupancy_estimator_and_its_drop_in() -> None:
+def test_occupancy_estimator_and_nerfacc_drop_in_match_cpu() -> None:
     origins = 2.5 * torch.nn.functional.normalize(torch.randn(200, 3), dim=1)
     directions = torch.nn.functional.normalize(torch.rand(200, 3) - 0.5 - origins, dim=1)
     occupied = torch.rand(1, 32, 32, 32) < 0.2
@@ -137,13 +137,13 @@ def test_the_occupancy_estimator_and_its_drop_in() -> None:
         original.binaries = occupied.to(device)
         ids, _, _ = original.sampling(origins.to(device), directions.to(device), render_step_size=0.02)
         counts.append(torch.bincount(ids.cpu(), minlength=200))
-    # A midpoint within rounding of a cell's face may count to either side.
+    # Rounding may put a midpoint near a cell face on either side of it.
     for a, b in ((counts[0], counts[2]), (counts[1], counts[3])):
         assert int((a - b).abs().max()) <= 2
         assert abs(int(a.sum()) - int(b.sum())) <= 0.002 * int(a.sum()) + 2
 
 
-def test_the_modules_of_tinycudann() -> None:
+def test_tinycudann_modules_match_cpu() -> None:
     network = {"otype": "FullyFusedMLP", "n_neurons": 64, "n_hidden_layers": 2, "activation": "ReLU"}
     grid = {"otype": "HashGrid", "n_levels": 8, "n_features_per_level": 4, "log2_hashmap_size": 12}
     tables = tcnn.Encoding(3, grid).params.numel()
@@ -152,7 +152,7 @@ def test_the_modules_of_tinycudann() -> None:
     for device in ("cpu", "cuda"):
         module = tcnn.NetworkWithInputEncoding(3, 5, grid, network).to(device)
         with torch.no_grad():
-            module.params[-tables:] *= 3000  # they begin so close to 0 that nothing would show
+            module.params[-tables:] *= 3000  # initial values are too close to 0 to show errors
         points = x.to(device).requires_grad_()
         out = module(points)
         assert out.dtype == (torch.float16 if device == "cuda" else torch.float32)
@@ -162,7 +162,7 @@ def test_the_modules_of_tinycudann() -> None:
         assert float((ours - theirs).norm() / ours.norm()) < 3e-2
 
 
-def test_a_pack_knows_its_device() -> None:
+def test_ray_ids_of_a_pack_on_cuda() -> None:
     pack = pack_counts(torch.tensor([2, 0, 3], device="cuda"))
     assert isinstance(pack, Pack)
     assert pack.ray_id().tolist() == [0, 0, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""Inverse-CDF sampling: a ray by hand, plain loops, properties, and rays that have nothing to say."""
+"""Inverse-CDF sampling: a ray by hand, plain loops, properties, degenerate CDFs, and errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from support.packs import ascending, ragged
 from support.pages import run_page
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     run_page("importance.md")
 
 
 def resample_loop(t: list[float], c: list[float], n: int, offset: float) -> tuple[list[float], list[float]]:
-    """One ray, step by step: edges and samples."""
+    """Edges and samples of one ray by a plain loop."""
     samples = []
     for k in range(n):
         u = c[0] + (k + offset) * (c[-1] - c[0]) / n
@@ -37,7 +37,7 @@ def resample_loop(t: list[float], c: list[float], n: int, offset: float) -> tupl
     return [first, *inner, last], samples
 
 
-def test_a_ray_by_hand() -> None:
+def test_importance_samples_match_hand_computed_ray() -> None:
     """Mass 1/4 in 0..1, none in 1..2, 3/4 in 2..4; four samples at u = 1/8, 3/8, 5/8, 7/8."""
     edges, cdfs = torch.tensor([0.0, 1.0, 2.0, 4.0]), torch.tensor([0.0, 0.25, 0.25, 1.0])
     got = importance_samples(edges, cdfs, 4)
@@ -50,8 +50,8 @@ def test_a_ray_by_hand() -> None:
     assert shifted.samples.tolist() == pytest.approx([0.0, 2.0, 2 + 2 / 3, 3 + 1 / 3])
 
 
-def test_searching_by_hand() -> None:
-    """Neighbours are those of the value's own ray; beyond the ends they are the outermost two."""
+def test_searchsorted_matches_hand_computed_indices() -> None:
+    """Neighbours are on the value's own ray; beyond its ends they are the outermost two."""
     keys, values = torch.tensor([0.0, 1.0, 0.0, 1.0, 2.0]), torch.tensor([0.5, 1.5, 2.5, -1.0, 1.0])
     packs = pack_counts(torch.tensor([2, 3])), pack_counts(torch.tensor([1, 4]))
     left, right = searchsorted(keys, values, packs)
@@ -62,7 +62,7 @@ def test_searching_by_hand() -> None:
     assert right.tolist() == [2, 2, 0, 2]
 
 
-def test_searching_rays_with_nothing_in_them() -> None:
+def test_searchsorted_in_empty_rays_returns_minus_one() -> None:
     packs = pack_counts(torch.tensor([0, 2, 0])), pack_counts(torch.tensor([1, 1, 2]))
     left, right = searchsorted(torch.tensor([1.0, 2.0]), torch.tensor([1.5, 1.5, 0.0, 9.0]), packs)
     assert left.tolist() == [-1, 0, -1, -1]
@@ -75,7 +75,7 @@ def test_searching_rays_with_nothing_in_them() -> None:
 
 @pytest.mark.parametrize("offset", [0.5, 0.0, 0.99])
 @pytest.mark.parametrize("n", [1, 2, 17])
-def test_batched_rays_follow_the_loop(n: int, offset: float) -> None:
+def test_batched_rays_match_plain_loop(n: int, offset: float) -> None:
     edges, cdfs = ascending(n, 6, 9, torch.float64)
     got = importance_samples(edges.reshape(2, 3, 9), cdfs.reshape(2, 3, 9), n, stratified=torch.full((2, 3), offset))
     for r in range(6):
@@ -84,7 +84,7 @@ def test_batched_rays_follow_the_loop(n: int, offset: float) -> None:
         assert got.edges.reshape(6, n + 1)[r].tolist() == pytest.approx(want_edges)
 
 
-def test_packed_rays_follow_the_loop() -> None:
+def test_packed_rays_match_plain_loop() -> None:
     edges, cdfs, pack = ragged(3, 20, 9, torch.float64)
     counts = torch.randint(0, 6, (20,), generator=torch.Generator().manual_seed(0))
     counts[3], offsets = 1, torch.rand(20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -109,7 +109,7 @@ def test_packed_rays_follow_the_loop() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 8), st.integers(1, 12))
-def test_packed_equals_batched(seed: int, rays: int, k: int, n: int) -> None:
+def test_packed_rays_equal_batched_rays(seed: int, rays: int, k: int, n: int) -> None:
     edges, cdfs = ascending(seed, rays, k + 1)
     pack, offset = pack_counts(torch.full((rays,), k + 1)), torch.rand(rays)
     one = importance_samples(edges, cdfs, n, stratified=offset)
@@ -132,10 +132,10 @@ def test_packed_equals_batched(seed: int, rays: int, k: int, n: int) -> None:
     st.floats(1e-3, 1e3),
     st.sampled_from([torch.float16, torch.float32, torch.float64]),
 )
-def test_samples_are_in_order_and_within_the_ray(
+def test_samples_are_finite_sorted_and_within_the_ray(
     weights: list[float], n: int, offset: float, far: float, dtype: torch.dtype
 ) -> None:
-    """Also for CDFs that are flat in places, everywhere, or all but flat."""
+    """Also for CDFs that are flat in parts, flat everywhere, or almost flat."""
     cdfs = torch.tensor([0.0, *weights], dtype=dtype).cumsum(0)
     edges = (torch.linspace(0, 1, len(cdfs), dtype=torch.float64) ** 2 * far).to(dtype)
     for pack in (None, pack_counts(torch.tensor([len(cdfs)]))):
@@ -151,7 +151,7 @@ def test_samples_are_in_order_and_within_the_ray(
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([torch.float32, torch.float64]))
-def test_the_inverse_at_its_own_knots_returns_the_knots(seed: int, k: int, dtype: torch.dtype) -> None:
+def test_inverse_cdf_at_its_knots_returns_the_edges(seed: int, k: int, dtype: torch.dtype) -> None:
     edges, cdfs = ascending(seed, 3, k + 1, dtype)
     cdfs = cdfs + torch.arange(k + 1) * 0.1  # no two alike
     assert torch.equal(inverse_cdf(edges, cdfs, cdfs), edges)
@@ -159,21 +159,21 @@ def test_the_inverse_at_its_own_knots_returns_the_knots(seed: int, k: int, dtype
     assert torch.equal(inverse_cdf(edges.flatten(), cdfs.flatten(), cdfs.flatten(), (pack, pack)), edges.flatten())
 
 
-def test_rounding_carries_no_point_past_its_interval() -> None:
-    """Just below a knot of the CDF the inverse is at most the knot: 4,000 of them in float32."""
+def test_inverse_cdf_below_a_knot_does_not_exceed_its_edge() -> None:
+    """Rounding must not move a sample past its interval: 4,000 knots in float32."""
     edges, cdfs = ascending(0, 2000, 3)
     below = torch.nextafter(cdfs[:, 1:], torch.zeros(()))
     assert bool((inverse_cdf(edges, cdfs, below) <= edges[:, 1:]).all())
 
 
-def test_the_inverse_where_the_cdf_is_flat_or_left() -> None:
+def test_inverse_cdf_handles_flat_parts_and_values_out_of_range() -> None:
     edges, cdfs = torch.tensor([0.0, 1.0, 3.0, 4.0]), torch.tensor([0.0, 0.0, 1.0, 1.0])
     u = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0, torch.inf, -torch.inf])
     assert inverse_cdf(edges, cdfs, u).tolist() == [0.0, 1.0, 2.0, 3.5, 4.0, 4.0, 0.0]
     assert bool(torch.isnan(inverse_cdf(edges, cdfs, torch.tensor([torch.nan]))).all())
 
 
-def test_the_samples_follow_the_distribution() -> None:
+def test_samples_follow_the_distribution() -> None:
     """The share of the samples below a distance is the CDF there, to within one sample."""
     edges, cdfs = ascending(5, 4, 7, torch.float64)
     for offset in (torch.full((4,), 0.5), torch.rand(4, generator=torch.Generator().manual_seed(2))):
@@ -184,7 +184,7 @@ def test_the_samples_follow_the_distribution() -> None:
             assert torch.allclose(below.double(), share, atol=1.5 / 5000)
 
 
-def test_random_offsets_are_even_and_one_per_ray() -> None:
+def test_stratified_offsets_are_uniform_and_one_per_ray() -> None:
     torch.manual_seed(0)
     edges = torch.tensor([0.0, 1.0]).expand(4000, 2)
     got = importance_samples(edges, edges, 4, stratified=True).samples
@@ -198,8 +198,8 @@ def test_random_offsets_are_even_and_one_per_ray() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_cdf_that_says_nothing_spreads_the_samples(bad: float, packed: bool) -> None:
-    """And leaves its neighbours alone."""
+def test_flat_or_non_finite_cdf_gives_evenly_spaced_samples(bad: float, packed: bool) -> None:
+    """Other rays are not affected."""
     edges = torch.tensor([[1.0, 2.0, 5.0]]).repeat(3, 1)
     cdfs = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, bad], [0.0, 1.0, 1.0]])
     if packed:
@@ -212,7 +212,7 @@ def test_a_cdf_that_says_nothing_spreads_the_samples(bad: float, packed: bool) -
     assert got.samples[2].tolist() == pytest.approx([1.125, 1.375, 1.625, 1.875])
 
 
-def test_no_rays_no_edges_and_one_edge() -> None:
+def test_zero_rays_zero_edges_and_single_edges_are_handled() -> None:
     assert importance_samples(torch.zeros(0, 3), torch.zeros(0, 3), 4).edges.shape == (0, 5)
     none = pack_counts(torch.zeros(0, dtype=torch.int64))
     assert importance_samples(torch.zeros(0), torch.zeros(0), 4, pack=none).edges.shape == (0, 5)
@@ -231,7 +231,7 @@ def test_no_rays_no_edges_and_one_edge() -> None:
     assert edges_between(torch.zeros(2, 0), torch.zeros(2), torch.ones(2)).shape == (2, 0)
 
 
-def test_strided_rays_and_gradients_that_do_not_exist() -> None:
+def test_strided_inputs_match_and_samples_have_no_gradient() -> None:
     edges, cdfs = ascending(1, 5, 8)
     wide = torch.stack((edges, cdfs), -1).requires_grad_()
     got = importance_samples(wide[..., 0], wide[..., 1], 6)
@@ -239,7 +239,7 @@ def test_strided_rays_and_gradients_that_do_not_exist() -> None:
     assert torch.equal(got.samples, importance_samples(edges, cdfs, 6).samples)
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     edges, pack = torch.zeros(6), pack_counts(torch.tensor([2, 3]))
     with pytest.raises(ConfigError, match=r"`cdfs` must have one value per edge, \[6\], got \[5\]"):
         importance_samples(edges, torch.zeros(5), 2)

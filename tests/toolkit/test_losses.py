@@ -1,4 +1,4 @@
-"""Distortion: a ray by hand, the double sum it is defined by, gradients, and rays that are not finite."""
+"""The distortion loss: a ray by hand, the double sum of its definition, gradients, and non-finite rays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raymine.toolkit.pack import Pack, pack_counts
 from support.pages import run_page
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     run_page("losses.md")
 
 
 def double_sum(weights: Tensor, t_starts: Tensor, t_ends: Tensor) -> float:
-    """One ray by the definition."""
+    """The loss of one ray by its definition."""
     w, m = weights.tolist(), ((t_starts + t_ends) / 2).tolist()
     pairs = sum(a * b * abs(x - y) for a, x in zip(w, m, strict=True) for b, y in zip(w, m, strict=True))
     return pairs + sum(a * a * d for a, d in zip(w, (t_ends - t_starts).tolist(), strict=True)) / 3
@@ -34,7 +34,7 @@ def ragged(seed: int, rays: int, most: int = 7) -> tuple[Tensor, Tensor, Tensor,
     return torch.rand(n, generator=rng, dtype=torch.float64), knots[::2], knots[1::2], pack
 
 
-def test_a_ray_by_hand() -> None:
+def test_distortion_loss_matches_hand_computed_ray() -> None:
     """Weights 1/2 and 1/4 in 0..1 and 2..4: 2 * 1/8 * 2.5 + 1/3 * (1/4 * 1 + 1/16 * 2) = 0.625 + 0.125."""
     ray = torch.tensor([0.5, 0.25]), torch.tensor([0.0, 2.0]), torch.tensor([1.0, 4.0])
     assert distortion_loss(*ray).item() == pytest.approx(0.75)
@@ -43,7 +43,7 @@ def test_a_ray_by_hand() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(0, 8))
-def test_packed_rays_are_the_double_sum(seed: int, rays: int) -> None:
+def test_packed_distortion_loss_matches_double_sum(seed: int, rays: int) -> None:
     *values, pack = ragged(seed, rays)
     got = distortion_loss(*values, pack=pack)
     assert got.shape == (rays,)
@@ -54,7 +54,7 @@ def test_packed_rays_are_the_double_sum(seed: int, rays: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(1, 9))
-def test_batched_rays_are_the_double_sum_and_equal_packed_ones(seed: int, n: int) -> None:
+def test_batched_distortion_loss_matches_double_sum_and_packed_rays(seed: int, n: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     weights = torch.rand(2, 3, n, generator=rng, dtype=torch.float64)
     edges = 10 * torch.rand(2, 3, n + 1, generator=rng, dtype=torch.float64).sort(-1).values
@@ -66,7 +66,7 @@ def test_batched_rays_are_the_double_sum_and_equal_packed_ones(seed: int, n: int
     assert torch.allclose(got.reshape(-1), flat)
 
 
-def test_it_does_not_depend_on_where_the_ray_is_and_keeps_its_digits_far_away() -> None:
+def test_distortion_loss_in_float32_does_not_depend_on_the_start_of_the_ray() -> None:
     """In float32, on rays that begin at 0 and at 4096."""
     rng = torch.Generator().manual_seed(0)
     weights = torch.rand(5, 64, generator=rng).softmax(-1)
@@ -77,7 +77,7 @@ def test_it_does_not_depend_on_where_the_ray_is_and_keeps_its_digits_far_away() 
     assert torch.allclose(far.double(), exact, rtol=1e-5)
 
 
-def test_gradients() -> None:
+def test_distortion_loss_passes_gradcheck() -> None:
     *values, pack = ragged(11, 6)
     leaves = [x.clone().requires_grad_() for x in values]
     assert torch.autograd.gradcheck(lambda w, a, b: distortion_loss(w, a, b, pack=pack), leaves)
@@ -87,7 +87,7 @@ def test_gradients() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_ray_that_is_not_finite_shows_it_and_spoils_no_other(bad: float, which: int) -> None:
+def test_non_finite_ray_has_a_non_finite_loss_and_does_not_affect_others(bad: float, which: int) -> None:
     pack = pack_counts(torch.tensor([3, 2, 0, 4]))
     _, t_starts, t_ends, _ = ragged(5, 5, 30)
     values = [torch.full((9,), 0.2, dtype=torch.float64), t_starts[:9], t_ends[:9]]
@@ -108,7 +108,7 @@ def test_a_ray_that_is_not_finite_shows_it_and_spoils_no_other(bad: float, which
     assert not all(bool(torch.isfinite(a[3:5]).all()) for a in seen)
 
 
-def test_no_samples_and_no_rays() -> None:
+def test_distortion_loss_without_samples_is_zero() -> None:
     empty = torch.zeros(0, requires_grad=True)
     loss = distortion_loss(empty, empty, empty, pack=pack_counts(torch.zeros(2, dtype=torch.int64)))
     assert loss.tolist() == [0.0, 0.0]
@@ -118,7 +118,7 @@ def test_no_samples_and_no_rays() -> None:
     assert distortion_loss(torch.ones(1), torch.zeros(1), torch.ones(1)).item() == pytest.approx(1 / 3)
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     with pytest.raises(ConfigError, match=r"`t_ends` must have the shape of `weights`, \[4\], got \[3\]"):
         distortion_loss(torch.zeros(4), torch.zeros(4), torch.zeros(3))
     with pytest.raises(ConfigError, match=r"`weights` must have shape \[3\] to fit the pack, got \[4\]"):

@@ -27,9 +27,9 @@ def random_rays(n: int) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3) * 1.5, torch.nn.functional.normalize(torch.randn(n, 3), dim=-1)
 
 
-def test_a_ray_through_eight_cells_by_hand() -> None:
+def test_sampling_of_single_cells_matches_hand_computation() -> None:
     """Cells of side 1. From x = -1.75 at y = z = 0.5 the ray is in (0, 1, 1) for t in 0.75 .. 1.75 and in (1, 1, 1)
-    until 2.75. Steps of 0.5 from 0 have middles 0.25, 0.75, 1.25, 1.75, 2.25, 2.75: two a cell, exits excluded."""
+    until 2.75. Steps of 0.5 from 0 have midpoints 0.25, 0.75, 1.25, 1.75, 2.25, 2.75: two per cell, exits excluded."""
     for cell, starts in (((0, 1, 1), [0.5, 1.0]), ((1, 1, 1), [1.5, 2.0]), ((1, 0, 1), [])):
         occupied = torch.zeros(1, 2, 2, 2, dtype=torch.bool)
         occupied[(0, *cell)] = True
@@ -40,7 +40,8 @@ def test_a_ray_through_eight_cells_by_hand() -> None:
 
 
 def brute(ray, occupied: Tensor, box: list[float], near: float, far: float, cone: float):  # type: ignore[no-untyped-def]
-    """Starts and ends of the samples of one ray, step by step of max(0.09, cone t), and the closest call on the way."""
+    """Starts and ends of the samples of one ray, in steps of max(0.09, cone t), and the smallest margin by which any
+    comparison was decided."""
     levels, *sides = occupied.shape
     found, closest, start = [], INF, near
     while start < far + 1e-3:
@@ -64,9 +65,9 @@ def brute(ray, occupied: Tensor, box: list[float], near: float, far: float, cone
 @pytest.mark.parametrize("sides", [(8, 8, 8), (2, 4, 8), (3, 5, 7)])
 @pytest.mark.parametrize("levels", [1, 2, 3])
 @pytest.mark.parametrize("cone", [0.0, 0.05])
-def test_against_brute_force(sides: tuple[int, int, int], levels: int, cone: float) -> None:
-    """With a cone, steps over an empty cell have one length (`test_kernels_traverse`), so all cells are occupied here
-    and rays start among them."""
+def test_sampling_matches_brute_force(sides: tuple[int, int, int], levels: int, cone: float) -> None:
+    """With a cone, steps across an empty cell keep one length (see `tests/kernels/test_traverse.py`), so all cells are
+    occupied here and rays start inside the grid."""
     torch.manual_seed(levels)
     occupied = torch.rand(levels, *sides) < (0.4 if cone == 0 else 1.0)
     box = [-1.0, -0.8, -1.2, 1.0, 1.1, 1.0]
@@ -92,7 +93,7 @@ def test_against_brute_force(sides: tuple[int, int, int], levels: int, cone: flo
     assert judged >= 8
 
 
-def test_rays_without_samples() -> None:
+def test_missing_and_non_finite_rays_get_no_samples() -> None:
     estimator = OccupancyEstimator(CUBE, 2)
     rays = [
         ([5.0, 5, 5], [0.0, 0, 1]),
@@ -122,7 +123,7 @@ def test_rays_without_samples() -> None:
         assert got.count.tolist() == got.first.tolist() == [0] * len(o)
 
 
-def test_changes_of_the_grid_are_noticed() -> None:
+def test_in_place_changes_of_grid_and_box_take_effect() -> None:
     estimator = OccupancyEstimator(CUBE, 8)
     ray = torch.tensor([[0.1, 0.1, 0.1]]), torch.tensor([[0.0, 0.0, 1.0]])
     assert len(estimator.sampling(*ray, step=0.3)) == 3
@@ -135,7 +136,7 @@ def test_changes_of_the_grid_are_noticed() -> None:
         assert len(estimator.sampling(*ray, step=0.3)) == 6
 
 
-def test_stratified_shifts_by_torchs_generator() -> None:
+def test_stratified_sampling_shifts_rays_by_torch_random_numbers() -> None:
     estimator = OccupancyEstimator(CUBE, 2)
     origins, directions = torch.zeros(4, 3), torch.tensor([[0.0, 0, 1]]).expand(4, 3)
     torch.manual_seed(5)
@@ -156,7 +157,7 @@ def seen_by_loop(samples: Samples, alphas: list[float], stop: float, faint: floa
 
 
 @pytest.mark.parametrize("alpha", [True, False])
-def test_visibility_against_a_loop(alpha: bool) -> None:
+def test_visibility_filter_matches_plain_loop(alpha: bool) -> None:
     torch.manual_seed(6)
     estimator = estimator_of(torch.rand(1, 8, 8, 8) < 0.6)
     estimator.occupancies.fill_(0.02)
@@ -187,7 +188,7 @@ def test_visibility_against_a_loop(alpha: bool) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("alpha", [True, False])
-def test_what_is_not_a_number_is_opaque_and_stays_on_its_ray(backend: str, alpha: bool) -> None:
+def test_nan_and_infinite_values_are_opaque_on_their_own_ray(backend: str, alpha: bool) -> None:
     estimator = OccupancyEstimator(CUBE, 2)
     estimator.occupancies.fill_(1.0)
     origins, directions = torch.zeros(3, 3), torch.tensor([[0.0, 0, 1]]).expand(3, 3)
@@ -198,7 +199,7 @@ def test_what_is_not_a_number_is_opaque_and_stays_on_its_ray(backend: str, alpha
     assert got.count.tolist() == [2, 1, 4]
 
 
-def test_the_update_rule_in_numbers() -> None:
+def test_update_every_n_steps_matches_hand_computation() -> None:
     estimator = OccupancyEstimator(CUBE, 2)
     assert estimator.binaries.all()
     estimator.update_every_n_steps(0, lambda x: (x[:, 2] > 0) * 0.8)
@@ -210,7 +211,7 @@ def test_the_update_rule_in_numbers() -> None:
     assert estimator.occupancies.tolist() == pytest.approx([0.5] * 8)
     assert not estimator.binaries.any()
     estimator.update_every_n_steps(32, lambda x: torch.where(x[:, 0] > 0, torch.tensor(NAN), torch.tensor(INF)))
-    # NaN is no visit, not even a decay; infinity is a large number.
+    # NaN leaves a value unchanged, without decay; infinity becomes a large number.
     assert estimator.occupancies.tolist() == pytest.approx([1e10] * 4 + [0.5] * 4)
     assert estimator.binaries.all()  # above 0.01
     estimator.eval()
@@ -218,7 +219,7 @@ def test_the_update_rule_in_numbers() -> None:
         estimator.update_every_n_steps(0, lambda x: x[:, 0])
 
 
-def test_later_updates_visit_a_part_and_points_lie_in_their_cells() -> None:
+def test_later_updates_visit_some_cells_with_points_inside_them() -> None:
     estimator = OccupancyEstimator(CUBE, (4, 2, 2), levels=2)
     estimator.update_every_n_steps(0, lambda x: (x[:, 0] > 0.5) * 1.0)
     asked: list[Tensor] = []
@@ -241,7 +242,7 @@ def test_later_updates_visit_a_part_and_points_lie_in_their_cells() -> None:
         estimator.update_every_n_steps(0, lambda x: x)
 
 
-def test_marking_against_a_projection_of_each_cell() -> None:
+def test_mark_invisible_cells_matches_projection_of_each_cell() -> None:
     torch.manual_seed(8)
     sides = (5, 4, 3)
     estimator = OccupancyEstimator([-1.0, -1.0, -1.0, 1.0, 1.5, 1.0], sides, levels=2)
@@ -280,7 +281,7 @@ def test_marking_against_a_projection_of_each_cell() -> None:
         estimator.mark_invisible_cells(K, torch.stack(poses), 64, 48)
 
 
-def test_a_grid_of_one_cell_is_seen_at_its_middle() -> None:
+def test_visibility_of_a_single_cell_is_tested_at_its_centre() -> None:
     estimator = OccupancyEstimator(CUBE, 1)
     K, pose = torch.tensor([[[10.0, 0, 5], [0, 10, 5], [0, 0, 1]]]), torch.eye(4)[None].clone()
     pose[0, 2, 3] = -3.0
@@ -288,7 +289,7 @@ def test_a_grid_of_one_cell_is_seen_at_its_middle() -> None:
     assert estimator.occupancies.tolist() == [0.0]
 
 
-def test_state_and_checks() -> None:
+def test_state_dict_round_trips_and_invalid_arguments_raise() -> None:
     estimator = OccupancyEstimator(CUBE, (2, 4, 3), levels=2)
     estimator.update_every_n_steps(0, lambda x: x[:, 0].clamp_min(0))
     assert set(estimator.state_dict()) == {"box", "resolution", "occupancies", "binaries"}

@@ -1,4 +1,4 @@
-"""The update rule of an occupancy grid: by hand, cells listed twice, marked cells, NaN, and the scope of the mean."""
+"""The update rule of an occupancy grid: by hand, repeated cells, invisible cells, NaN, and the limit of occupancy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gives(*found: float) -> Tensor:
     return torch.tensor(found)
 
 
-def test_the_rule_by_hand() -> None:
+def test_update_values_matches_hand_computation() -> None:
     values = torch.tensor([[0.8, 0.2, 0.6], [0.4, 0.0, 1.0]])
     asked: list[list[float]] = []
 
@@ -46,26 +46,26 @@ def test_a_cell_listed_twice_decays_once_and_takes_the_larger_value() -> None:
     assert values.tolist() == [pytest.approx([0.4, 0.7])]
 
 
-def test_a_marked_cell_keeps_its_value() -> None:
+def test_cell_marked_invisible_keeps_its_value() -> None:
     values = torch.tensor([[-1.0, 0.0, -1.0]])
     update_values(values, [visit([0, 1])], lambda _: gives(0.5, 0.5), 0.9, skip_nan=True)
     assert values.tolist() == [[-1.0, 0.5, -1.0]]
 
 
 @pytest.mark.parametrize("skip_nan", [True, False])
-def test_nan_is_no_visit_or_becomes_the_value(skip_nan: bool) -> None:
+def test_nan_is_skipped_or_stored_as_skip_nan_says(skip_nan: bool) -> None:
     values = torch.tensor([[0.5, 0.5]])
     update_values(values, [visit([0, 1])], lambda _: gives(NAN, INF), 0.5, skip_nan=skip_nan)
     assert values[0].tolist() == pytest.approx([0.5 if skip_nan else NAN, 1e10], nan_ok=True)
 
 
-def test_the_trainer_shows_nan_in_its_values() -> None:
+def test_occupancy_sampler_stores_nan() -> None:
     sampler = OccupancySampler(OccupancyConfig(resolution=8), Bounds(), torch.device("cpu"))
     sampler.update(lambda points: torch.where(points[:, 0] > 0, NAN, 1.0), seed=0, step=16)
     assert int(sampler.values.isnan().sum()) == 8**3 // 2
 
 
-def test_a_level_without_cells_is_not_asked_about() -> None:
+def test_level_without_visited_cells_is_not_evaluated() -> None:
     values = torch.tensor([[0.5], [0.5]])
     asked = []
     update_values(values, [visit([]), visit([0])], lambda x: (asked.append(len(x)), gives(0.7))[1], 0.9, skip_nan=True)
@@ -73,8 +73,9 @@ def test_a_level_without_cells_is_not_asked_about() -> None:
     assert values.tolist() == [[0.5], [pytest.approx(0.7)]]
 
 
-def test_visits_are_made_level_by_level() -> None:
-    """So that a generator may choose cells of a level by values that the level before has got, and draw in turn."""
+def test_levels_are_visited_and_updated_one_after_another() -> None:
+    """A generator of visits may then depend on the new values of the previous level, and random draws keep their
+    order."""
     values = torch.zeros(2, 1)
     order = []
 
@@ -87,19 +88,19 @@ def test_visits_are_made_level_by_level() -> None:
     assert order == [("visit", 0, 0.0), "ask", ("visit", 1, 1.0), "ask"]
 
 
-def test_a_callback_may_draw_a_time_for_each_point() -> None:
+def test_callback_gets_points_in_the_order_of_the_visited_cells() -> None:
     values = torch.zeros(1, 4)
     time = torch.tensor([0.0, 0.25, 0.5, 1.0])
     update_values(values, [visit([3, 2, 1, 0])], lambda x: x[:, 0] * time, 0.9, skip_nan=True)
     assert values.tolist() == [[0.0, 0.5, 0.5, 0.0]]
 
 
-def test_one_value_for_each_point() -> None:
+def test_wrong_number_of_occupancy_values_raises() -> None:
     with pytest.raises(ConfigError, match="`occupancy_fn` must give one value for each of 2 points, got 6"):
         update_values(torch.zeros(1, 4), [visit([0, 1])], lambda x: x, 0.9, skip_nan=True)
 
 
-def test_the_limit_has_the_scope_of_the_mean() -> None:
+def test_limit_uses_the_mean_per_level_or_over_all_values() -> None:
     values = torch.tensor([[0.0, 0.2, 0.1], [4.0, 8.0, 6.0]])
     per_level = above_limit(values, 10.0)
     assert per_level.tolist() == [[False, True, False], [False, True, False]]
@@ -108,13 +109,13 @@ def test_the_limit_has_the_scope_of_the_mean() -> None:
     assert above_limit(values, 0.05).tolist() == [[False, True, True], [True, True, True]]
 
 
-def test_values_that_do_not_count_leave_the_mean_alone() -> None:
+def test_excluded_values_do_not_affect_the_mean() -> None:
     values = torch.tensor([-1.0, 0.2, 0.4, -1.0])
     assert above_limit(values, 10.0, values >= 0).tolist() == [False, False, True, False]  # above 0.3, not -0.35
     assert not above_limit(torch.full((3,), -1.0), 10.0, torch.zeros(3, dtype=torch.bool)).any()
 
 
-def test_cells_count_along_z_first() -> None:
+def test_cell_index_runs_fastest_along_z() -> None:
     cells = torch.arange(24)
     x, y, z = grid_coordinates(cells, (2, 3, 4)).unbind(-1)
     assert torch.equal((x * 3 + y) * 4 + z, cells)

@@ -1,4 +1,4 @@
-"""Packs and scans of the toolkit: by hand, at the edges, batched against packed, and the page that shows them."""
+"""Packs and scans of the toolkit: by hand, edge cases, batched against packed, and the documentation page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.paths import DOCS
 PAGE = DOCS / "toolkit" / "scan.md"
 
 
-def test_a_pack_by_hand() -> None:
+def test_pack_counts_matches_hand_computed_layout() -> None:
     pack = pack_counts(torch.tensor([2, 0, 3], dtype=torch.int32))
     assert pack.first.tolist() == [0, 2, 2]
     assert pack.count.tolist() == [2, 0, 3]
@@ -28,7 +28,7 @@ def test_a_pack_by_hand() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=8))
 @settings(deadline=None, max_examples=40)
-def test_ids_and_counts_say_the_same(counts: list[int]) -> None:
+def test_pack_ids_inverts_ray_id(counts: list[int]) -> None:
     pack = pack_counts(torch.tensor(counts, dtype=torch.int64))
     assert pack.ray_id().tolist() == [ray for ray, n in enumerate(counts) for _ in range(n)]
     assert torch.equal(pack.ray_id(sum(counts)), pack.ray_id())
@@ -37,7 +37,7 @@ def test_ids_and_counts_say_the_same(counts: list[int]) -> None:
     assert torch.equal(again.count, pack.count)
 
 
-def test_no_rays_and_no_samples() -> None:
+def test_packs_without_rays_or_samples_are_empty() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     assert pack_counts(none).n_rays == 0
     assert pack_ids(none, 3).count.tolist() == [0, 0, 0]
@@ -56,20 +56,20 @@ def test_no_rays_and_no_samples() -> None:
         ([[0]], 1, r"must be integers of shape \[B\]"),
     ],
 )
-def test_wrong_ids_are_refused(ids: list[int], n: int, words: str) -> None:
+def test_invalid_ids_raise(ids: list[int], n: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         pack_ids(torch.tensor(ids), n)
 
 
 @pytest.mark.parametrize(("counts", "words"), [([1, -2], "not be negative, got -2"), ([1.5], "must be integers")])
-def test_wrong_counts_are_refused(counts: list[int], words: str) -> None:
+def test_invalid_counts_raise(counts: list[int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         pack_counts(torch.tensor(counts))
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("scan", [running_sum, running_product])
-def test_batched_rays_are_packed_rays_of_one_length(scan, exclusive: bool) -> None:  # type: ignore[no-untyped-def]
+def test_batched_scan_equals_packed_scan_of_rays_of_one_length(scan, exclusive: bool) -> None:  # type: ignore[no-untyped-def]
     batched = torch.rand(2, 3, 7, dtype=torch.float64)
     batched[0, 1, 4] = 0
     batched.requires_grad_()
@@ -83,7 +83,7 @@ def test_batched_rays_are_packed_rays_of_one_length(scan, exclusive: bool) -> No
         assert torch.allclose(got, expected, rtol=1e-12)
 
 
-def test_a_batched_scan_by_hand() -> None:
+def test_batched_scan_matches_hand_computed_values() -> None:
     values = torch.tensor([[1.0, 2.0, 3.0]])
     assert running_sum(values).tolist() == [[1.0, 3.0, 6.0]]
     assert running_sum(values, exclusive=True).tolist() == [[0.0, 1.0, 3.0]]
@@ -92,7 +92,7 @@ def test_a_batched_scan_by_hand() -> None:
 
 
 @pytest.mark.parametrize("scan", [running_sum, running_product])
-def test_batched_edges(scan) -> None:  # type: ignore[no-untyped-def]
+def test_batched_scan_handles_empty_nan_and_half_precision_inputs(scan) -> None:  # type: ignore[no-untyped-def]
     for exclusive in (False, True):
         assert scan(torch.zeros(3, 0), exclusive=exclusive).shape == (3, 0)
         assert scan(torch.zeros(0, 4), exclusive=exclusive).shape == (0, 4)
@@ -104,7 +104,7 @@ def test_batched_edges(scan) -> None:  # type: ignore[no-untyped-def]
         scan(torch.tensor(1.0))
 
 
-def test_channels_and_a_pack_for_other_samples() -> None:
+def test_scan_accepts_channels_and_checks_the_pack() -> None:
     pack = pack_counts(torch.tensor([2, 1]))
     values = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     assert running_sum(values, pack).tolist() == [[1.0, 10.0], [3.0, 30.0], [3.0, 30.0]]
@@ -114,7 +114,7 @@ def test_channels_and_a_pack_for_other_samples() -> None:
     assert running_sum(values, Pack(*(x.int() for x in pack)))[1, 0] == 3
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     assert blocks
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Proposal sampling: scales and losses by hand and by plain loops, a density that is found, and gated gradients."""
+"""Proposal sampling: spacing, CDFs and losses by hand and by plain loops, learning, gated gradients, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.packs import ragged
 from support.pages import run_page
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     run_page("proposal.md")
 
 
@@ -45,7 +45,7 @@ class Bins(torch.nn.Module):
 
 
 def bump(t_starts: Tensor, t_ends: Tensor) -> Tensor:
-    """The truth: something dense around t = 3."""
+    """The true density, with a peak at t = 3."""
     return 30 * torch.exp(-(((t_starts + t_ends) / 2 - 3) ** 2) / (2 * 0.1**2))
 
 
@@ -53,7 +53,7 @@ def transmittance(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor
     return 1 - density_cdf(densities, t_starts, t_ends)[..., :-1]
 
 
-def test_scales_by_hand() -> None:
+def test_ray_span_distances_match_hand_computation() -> None:
     s = torch.tensor([[0.0, 0.25, 0.5, 1.0]])
     assert RaySpan(2.0, 6.0, 1, "uniform").distances(s).tolist() == [[2.0, 3.0, 4.0, 6.0]]
     assert RaySpan(2.0, 6.0, 1).distances(s)[0].tolist() == pytest.approx([2.0, 2.4, 3.0, 6.0])
@@ -65,7 +65,7 @@ def test_scales_by_hand() -> None:
 
 
 @pytest.mark.parametrize("spacing", ["uniform", "lindisp"])
-def test_rays_that_miss_have_samples_of_no_length(spacing: str) -> None:
+def test_rays_that_miss_have_intervals_of_zero_length(spacing: str) -> None:
     inf, nan = math.inf, math.nan
     near = torch.tensor([1.0, 3.0, inf, nan, 2.0, 0.0, -2.0])
     far = torch.tensor([2.0, 1.0, inf, 4.0, inf, 4.0, -1.0])
@@ -91,19 +91,19 @@ def test_rays_that_miss_have_samples_of_no_length(spacing: str) -> None:
         ((torch.ones(3), 2.0, 4), r"near and far must be of shape \[R\] with R = n_rays, got \[3\]"),
     ],
 )
-def test_spans_that_cannot_be(arguments: tuple[float, ...], message: str) -> None:
+def test_invalid_ray_spans_raise(arguments: tuple[float, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RaySpan(*arguments)  # type: ignore[arg-type]
 
 
-def test_the_cdf_of_a_density_by_hand() -> None:
-    """Every interval lets half of the light through."""
+def test_density_cdf_matches_hand_computation() -> None:
+    """Every interval has a transmittance of one half."""
     density, edges = torch.full((1, 3), math.log(2.0)), torch.arange(4.0)[None]
     assert density_cdf(density, edges[:, :-1], edges[:, 1:])[0].tolist() == pytest.approx([0, 0.5, 0.75, 1])
     assert transmittance_cdf(torch.tensor([[1.0, 0.5, 0.25]])).tolist() == [[0.0, 0.5, 0.75, 1.0]]
 
 
-def test_the_cdf_of_densities_that_are_not_finite() -> None:
+def test_density_cdf_handles_infinite_and_nan_densities() -> None:
     starts = torch.tensor([[0.0, 1.0, 1.0, 2.0]])
     ends = torch.tensor([[1.0, 1.0, 2.0, 3.0]])
     inf, nan = math.inf, math.nan
@@ -115,13 +115,13 @@ def test_the_cdf_of_densities_that_are_not_finite() -> None:
     assert half.dtype == torch.float32
 
 
-def test_the_cdf_has_gradients() -> None:
+def test_density_cdf_passes_gradcheck() -> None:
     edges = torch.rand(3, 6, dtype=torch.float64).sort(-1).values
     leaves = [torch.rand(3, 5, dtype=torch.float64), edges[:, :-1].clone(), edges[:, 1:].clone()]
     assert torch.autograd.gradcheck(density_cdf, [x.requires_grad_() for x in leaves])
 
 
-def test_annealing_by_hand() -> None:
+def test_annealing_matches_hand_computation() -> None:
     assert anneal_exponent(0, 100) == 0
     assert anneal_exponent(10, 100) == pytest.approx(1 / 1.9)
     assert anneal_exponent(100, 100) == anneal_exponent(1000, 100) == 1
@@ -139,8 +139,8 @@ def test_annealing_by_hand() -> None:
         anneal_exponent(1, 0)
 
 
-def promised_too_little(t: list[float], c: list[float], pt: list[float], pc: list[float]) -> list[float]:
-    """The loss of one ray by looking at all pairs of intervals; edges differ, so overlap is plain."""
+def looped_interlevel_loss(t: list[float], c: list[float], pt: list[float], pc: list[float]) -> list[float]:
+    """The interlevel loss of one ray over all pairs of intervals; all edges differ, so overlaps are unambiguous."""
     losses = []
     for i in range(len(t) - 1):
         w = c[i + 1] - c[i]
@@ -153,7 +153,7 @@ def promised_too_little(t: list[float], c: list[float], pt: list[float], pc: lis
     return losses
 
 
-def test_the_interlevel_loss_by_hand() -> None:
+def test_interlevel_loss_matches_hand_computation() -> None:
     """Weights 0.8 and 0.2 against a proposal of 0.5 in 0..1 and 0.5 in 1..2: only 0.8 in 0..0.9 exceeds its bound."""
     edges, cdfs = torch.tensor([0.0, 0.9, 2.0]), torch.tensor([0.0, 0.8, 1.0])
     got = interlevel_loss(edges, cdfs, torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5, 1.0]))
@@ -162,7 +162,7 @@ def test_the_interlevel_loss_by_hand() -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 7))
-def test_the_interlevel_loss_looks_at_overlaps(seed: int, n: int, m: int) -> None:
+def test_interlevel_loss_matches_plain_loop_over_overlaps(seed: int, n: int, m: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     edges, cdfs = (torch.rand(3, n + 1, generator=rng, dtype=torch.float64).sort(-1).values for _ in range(2))
     other, others = (torch.rand(3, m + 1, generator=rng, dtype=torch.float64).sort(-1).values for _ in range(2))
@@ -173,11 +173,11 @@ def test_the_interlevel_loss_looks_at_overlaps(seed: int, n: int, m: int) -> Non
     assert torch.allclose(flat.reshape(3, n), got)
     for r in range(3):
         if float(edges[r, 0]) > float(other[r, 0]) and float(edges[r, -1]) < float(other[r, -1]):
-            want = promised_too_little(*(x[r].tolist() for x in (edges, cdfs, other, others)))
+            want = looped_interlevel_loss(*(x[r].tolist() for x in (edges, cdfs, other, others)))
             assert got[r].tolist() == pytest.approx(want)
 
 
-def test_the_interlevel_loss_has_gradients_and_packs_of_any_length() -> None:
+def test_packed_interlevel_loss_passes_gradcheck() -> None:
     edges, cdfs, pack = ragged(1, 8, 7, torch.float64)
     other, others, other_pack = ragged(2, 8, 9, torch.float64)
     leaves = [cdfs.requires_grad_(), others.requires_grad_()]
@@ -193,7 +193,7 @@ def test_the_interlevel_loss_has_gradients_and_packs_of_any_length() -> None:
     assert torch.allclose(bare, weights**2 / (weights + 1e-7))
 
 
-def test_the_gate_opens_ever_more_rarely() -> None:
+def test_proposal_gate_opens_less_often_over_time() -> None:
     gate, since = get_proposal_requires_grad_fn(target=4.0, num_steps=20), 0
     opened = []
     for step in range(80):
@@ -212,7 +212,7 @@ def test_the_gate_opens_ever_more_rarely() -> None:
 
 @pytest.mark.parametrize("spacing", ["uniform", "lindisp"])
 @pytest.mark.parametrize("stratified", [False, True])
-def test_intervals_cover_rays_in_order(spacing: str, stratified: bool) -> None:
+def test_sampled_intervals_are_sorted_contiguous_and_within_the_ray(spacing: str, stratified: bool) -> None:
     torch.manual_seed(0)
     near, far = torch.rand(7) + 0.5, torch.rand(7) + 4
     span = RaySpan(near, far, spacing=spacing)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def test_intervals_cover_rays_in_order(spacing: str, stratified: bool) -> None:
     assert torch.equal(one, two)
 
 
-def test_without_proposals_and_with_an_exponent_of_zero_samples_are_even() -> None:
+def test_samples_are_uniform_without_proposals_or_with_exponent_zero() -> None:
     span = RaySpan(1.0, 5.0, 2, "uniform")
     even = torch.linspace(1, 5, 9)
     assert torch.allclose(ProposalEstimator().sample([], [], 8, span).t_starts, even[:-1].expand(2, 8))
@@ -246,8 +246,8 @@ def test_without_proposals_and_with_an_exponent_of_zero_samples_are_even() -> No
     assert float(((sharp.t_starts - 3).abs() < 0.4).float().mean()) > 0.9
 
 
-def test_proposals_learn_where_the_density_is() -> None:
-    """Two proposals of constant density find the bump, and the final samples gather there."""
+def test_proposals_learn_the_position_of_the_density() -> None:
+    """Two proposals that start with constant density learn the peak, and the final samples concentrate there."""
     torch.manual_seed(0)
     nets = torch.nn.ModuleList([Bins(), Bins()])
     optimiser = torch.optim.Adam(nets.parameters(), lr=0.05)
@@ -279,7 +279,7 @@ def test_proposals_learn_where_the_density_is() -> None:
     assert gathered() > 0.6
 
 
-def test_gradients_reach_the_proposals_only_when_gated_on() -> None:
+def test_proposals_get_gradients_only_with_requires_grad() -> None:
     net = Bins()
     before = net.raw.detach().clone()
     estimator = ProposalEstimator(torch.optim.SGD(net.parameters(), lr=1.0))
@@ -295,7 +295,7 @@ def test_gradients_reach_the_proposals_only_when_gated_on() -> None:
     assert net.raw.grad is None
     assert torch.equal(net.raw, before)
 
-    with torch.no_grad():  # the gate decides, not what is around it
+    with torch.no_grad():  # `requires_grad` decides, not the surrounding mode
         got = estimator.sample([net], [12], 6, span, requires_grad=True)
     assert not got.t_starts.requires_grad
     with pytest.raises(ConfigError, match=r"`transmittance` must have the shape of the final intervals, \[8, 6\]"):
@@ -316,11 +316,11 @@ def test_gradients_reach_the_proposals_only_when_gated_on() -> None:
     assert not torch.equal(net.raw, before)
 
 
-def test_the_scheduler_advances_with_every_step() -> None:
+def test_scheduler_advances_with_every_step() -> None:
     net = Bins()
     optimiser = torch.optim.SGD(net.parameters(), lr=1.0)
     estimator = ProposalEstimator(optimiser, torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5))
-    optimiser.step()  # torch warns of schedulers that are ahead of their optimisers
+    optimiser.step()  # torch warns if a scheduler steps before its optimiser
     span = RaySpan(1.0, 5.0, 2)
     estimator.update_every_n_steps(torch.ones(2, 3))
     got = estimator.sample([net], [4], 3, span, requires_grad=True)
@@ -329,8 +329,8 @@ def test_the_scheduler_advances_with_every_step() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_densities_that_are_not_finite(bad: float) -> None:
-    """NaN spreads samples, shows in the loss and changes nothing; infinity is an opaque wall."""
+def test_non_finite_proposal_densities_give_finite_samples(bad: float) -> None:
+    """NaN gives uniform samples and a NaN loss without an update; infinity is opaque."""
     net = Bins()
     with torch.no_grad():
         net.raw[16] = bad
@@ -349,7 +349,7 @@ def test_densities_that_are_not_finite(bad: float) -> None:
         assert bool(torch.isfinite(net.raw[torch.arange(32) != 16]).all())
 
 
-def test_no_rays_and_rays_that_miss() -> None:
+def test_zero_rays_and_rays_that_miss_give_finite_losses() -> None:
     net = Bins()
     estimator = ProposalEstimator(torch.optim.SGD(net.parameters(), lr=0.1))
     got = estimator.sample([net], [4], 3, RaySpan(1.0, 5.0, 0), requires_grad=True)
@@ -362,7 +362,7 @@ def test_no_rays_and_rays_that_miss() -> None:
     assert bool(torch.isfinite(net.raw).all())
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     estimator, span = ProposalEstimator(), RaySpan(1.0, 5.0, 2)
     with pytest.raises(ConfigError, match="one number per density, 1, got 2"):
         estimator.sample([bump], [4, 4], 3, span)

@@ -1,4 +1,4 @@
-"""Volume rendering in parts: a ray by hand, a plain loop, gradients, edges, and properties of the weights."""
+"""Volume rendering functions: a ray by hand, a plain loop, gradients, edge cases, and properties of the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.paths import DOCS
 
 PAGE = DOCS / "toolkit" / "volume.md"
 HALF = math.log(2.0)
-"""A density that lets half of the light through a unit of length."""
+"""The density with a transmittance of one half per unit of length."""
 
 
 def ragged(rays: int = 12, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Pack]:
@@ -33,7 +33,7 @@ def ragged(rays: int = 12, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
 
 
 def looped(optical: list[float], before: float = 1.0) -> tuple[list[float], list[float], list[float]]:
-    """w, T, a of one ray, in Python's numbers."""
+    """Weights, transmittance and alphas of one ray by a plain loop."""
     weights, through, alpha = [], [], []
     for x in optical:
         a = 1 - math.exp(-x)
@@ -44,8 +44,8 @@ def looped(optical: list[float], before: float = 1.0) -> tuple[list[float], list
     return weights, through, alpha
 
 
-def test_a_ray_by_hand() -> None:
-    """Half, then half of the rest, then nothing: weights 1/2, 1/4, 0; batched and packed, from density and alpha."""
+def test_weights_match_hand_computed_ray() -> None:
+    """Alphas 1/2, 1/2 and 0 give the weights 1/2, 1/4 and 0; batched and packed, from density and alpha."""
     t0, t1 = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 4.0])
     density = torch.tensor([HALF, HALF, 0.0])
     pack = pack_counts(torch.tensor([3, 0]))
@@ -69,7 +69,7 @@ def test_a_ray_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_plain_loop_agrees(dtype: torch.dtype) -> None:
+def test_weights_match_plain_loop(dtype: torch.dtype) -> None:
     t0, t1, density, pack = ragged(dtype=dtype)
     prefix = torch.rand(pack.n_rays, dtype=dtype)[pack.ray_id()]
     optical = ((t1 - t0) * density).split(pack.count.tolist())
@@ -88,7 +88,7 @@ def test_a_plain_loop_agrees(dtype: torch.dtype) -> None:
     assert torch.allclose(sums, torch.stack([part.sum(0) for part in parts]), rtol=near)
 
 
-def test_rendering_is_what_the_fused_kernel_renders() -> None:
+def test_rendering_matches_composite_kernel() -> None:
     t0, t1, density, pack = ragged(dtype=torch.float32)
     colour, background = torch.rand(len(t0), 3), torch.rand(pack.n_rays, 3)
     fused = composite(density, colour, Samples.from_pack(t0, t1, pack), background, stop=0.0)
@@ -114,7 +114,7 @@ def test_rendering_is_what_the_fused_kernel_renders() -> None:
     assert set(again[3]) == {"weights", "trans", "alphas", "rgbs"}
 
 
-def test_batched_rendering_by_hand() -> None:
+def test_batched_rendering_matches_hand_computation() -> None:
     t0 = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     density = torch.tensor([[HALF, HALF], [0.0, 0.0]])
     colours, opacities, depths, _ = volume.rendering(
@@ -129,7 +129,7 @@ def test_batched_rendering_by_hand() -> None:
     assert depths.flatten().tolist() == pytest.approx([(0.5 * 0.5 + 0.25 * 1.5) / 0.75, 0.0])
 
 
-def test_gradcheck() -> None:
+def test_volume_functions_pass_gradcheck() -> None:
     t0, t1, density, pack = ragged(5)
     t0, t1, density = (x.requires_grad_() for x in (t0, t1, density * 0.1))
     prefix = torch.rand_like(density).requires_grad_()
@@ -152,8 +152,8 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(render, (density, colour, background))
 
 
-def test_behind_something_opaque_there_is_nothing_and_no_rounding() -> None:
-    """A sample of optical depth 1e30 behind faint ones: they keep their digits, and so do their gradients."""
+def test_faint_samples_before_an_opaque_one_keep_their_precision() -> None:
+    """A sample of optical depth 1e30 behind faint ones: weights and gradients of the faint ones keep their digits."""
     t0, t1 = torch.arange(4.0), torch.arange(1.0, 5.0)
     density = torch.tensor([1e-6, 2e-6, 1e30, 5.0], requires_grad=True)
     for pack in (None, pack_counts(torch.tensor([4]))):
@@ -180,7 +180,7 @@ def test_infinite_density_is_opaque_and_has_a_finite_gradient(kind: torch.dtype)
         assert bool(to_end[[0, 2, 3]].isfinite().all())
 
 
-def test_nan_shows_on_its_own_ray_only_and_is_visible() -> None:
+def test_nan_stays_on_its_ray_and_counts_as_visible() -> None:
     pack = pack_counts(torch.tensor([3, 3]))
     t0, t1 = torch.arange(6.0), torch.arange(1.0, 7.0)
     density = torch.full((6,), 0.1)
@@ -196,13 +196,13 @@ def test_nan_shows_on_its_own_ray_only_and_is_visible() -> None:
     assert through.isfinite().tolist() == [True, True, False, True, True, True]
 
 
-def test_small_opacities_keep_their_digits() -> None:
+def test_small_opacities_keep_their_precision() -> None:
     t0 = torch.zeros(1)
     assert volume.alphas(t0, t0 + 1, torch.tensor([1e-10])).item() == pytest.approx(1e-10, rel=1e-5)
 
 
 @pytest.mark.parametrize("rays", [0, 3])
-def test_no_samples(rays: int) -> None:
+def test_rays_without_samples_show_the_background(rays: int) -> None:
     none = torch.zeros(0, requires_grad=True)
     pack = pack_counts(torch.zeros(rays, dtype=torch.int64))
     found = volume.weights_from_density(none, none, none, pack)
@@ -224,20 +224,20 @@ def test_no_samples(rays: int) -> None:
     assert colours.tolist() == [[0.0] * 3] * 2
 
 
-def test_types_of_results() -> None:
+def test_result_dtypes_follow_inputs_and_float16_is_computed_in_float32() -> None:
     t = torch.rand(4)
     pack = pack_counts(torch.tensor([4]))
     assert volume.alphas(t, t + 1, torch.ones(4, dtype=torch.float16)).dtype == torch.float32
     assert volume.weights_from_alpha(torch.rand(4).half(), pack).weights.dtype == torch.float16
     assert volume.weights_from_density(t.half(), t.half() + 1, t.half(), pack).weights.dtype == torch.float16
-    # 1 - 1e-4 is 1 in float16: many such samples let everything through unless it is computed in float32.
+    # 1 - 1e-4 rounds to 1 in float16, so in float16 many such samples would keep a transmittance of 1.
     faint = torch.full((2000,), 1e-4, dtype=torch.float16)
     assert float(volume.transmittance_from_alpha(faint, pack_counts(torch.tensor([2000])))[-1]) == pytest.approx(
         0.82, abs=0.01
     )
 
 
-def test_errors_name_the_rule() -> None:
+def test_invalid_arguments_raise_config_error() -> None:
     t, pack = torch.rand(4), pack_counts(torch.tensor([4]))
 
     def field(*_: object) -> tuple[Tensor, Tensor]:
@@ -272,7 +272,7 @@ def packed(rays: list[list[float]]) -> tuple[Tensor, Pack]:
 @given(optical_depths)
 @settings(deadline=None, max_examples=40)
 def test_weights_sum_to_the_opacity_of_the_ray(rays: list[list[float]]) -> None:
-    """1 - exp(-all of it), whichever way it is cut into samples."""
+    """The sum is 1 - exp(-total optical depth), however the ray is divided into samples."""
     x, pack = packed(rays)
     weights = volume.weights_from_density(torch.zeros_like(x), torch.ones_like(x), x, pack).weights
     assert bool((weights >= 0).all())
@@ -282,7 +282,7 @@ def test_weights_sum_to_the_opacity_of_the_ray(rays: list[list[float]]) -> None:
 
 @given(optical_depths)
 @settings(deadline=None, max_examples=40)
-def test_density_and_alpha_agree_and_transmittance_falls(rays: list[list[float]]) -> None:
+def test_density_and_alpha_give_equal_weights_and_decreasing_transmittance(rays: list[list[float]]) -> None:
     x, pack = packed(rays)
     found = volume.weights_from_density(torch.zeros_like(x), torch.ones_like(x), x, pack)
     assert torch.allclose(volume.weights_from_alpha(found.alphas, pack).weights, found.weights, atol=1e-12)
@@ -293,8 +293,8 @@ def test_density_and_alpha_agree_and_transmittance_falls(rays: list[list[float]]
 
 @given(optical_depths, st.floats(0, 1))
 @settings(deadline=None, max_examples=40)
-def test_a_prefix_is_a_sample_in_front(rays: list[list[float]], share: float) -> None:
-    """A ray whose first sample lets `share` through is the rest of it behind a prefix of `share`."""
+def test_prefix_equals_a_sample_in_front(rays: list[list[float]], share: float) -> None:
+    """A first sample of transmittance `share` has the same effect as a prefix of `share` for the rest of the ray."""
     _, pack = packed(rays)
     alpha = torch.tensor([-math.expm1(-x) for ray in rays for x in ray], dtype=torch.float64)
     parts = alpha.split(pack.count.tolist())
@@ -307,7 +307,7 @@ def test_a_prefix_is_a_sample_in_front(rays: list[list[float]], share: float) ->
 
 @given(optical_depths, st.floats(1e-4, 0.9))
 @settings(deadline=None, max_examples=40)
-def test_what_is_hidden_weighs_little(rays: list[list[float]], stop: float) -> None:
+def test_hidden_samples_weigh_at_most_the_stop_transmittance(rays: list[list[float]], stop: float) -> None:
     x, pack = packed(rays)
     zero, one = torch.zeros_like(x), torch.ones_like(x)
     weights = volume.weights_from_density(zero, one, x, pack).weights
@@ -315,7 +315,7 @@ def test_what_is_hidden_weighs_little(rays: list[list[float]], stop: float) -> N
     assert bool((volume.accumulate(weights * hidden, None, pack) <= stop).all())
 
 
-def test_the_page_runs() -> None:
+def test_documentation_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     assert blocks
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Grids and lenses of the nerfacc drop-in: traversal against a walk in plain Python, and the estimator's rules."""
+"""Grids and lenses of the nerfacc drop-in: traversal against a plain Python walk, the estimator, undistortion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def random_rays(n: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
 
 
 def cells_met(o: list[float], d: list[float], full: Tensor, aabbs: Tensor, near: float, far: float):  # type: ignore[no-untyped-def]
-    """[(exit, occupied)] of one ray, from cell to cell: the innermost box that holds the point just ahead counts."""
+    """List of (exit distance, occupied) of the cells along one ray. Where boxes overlap, the innermost one counts."""
     found: list[tuple[float, bool]] = []
     bounds, edges = [box.tolist() for box in aabbs], []
     for box in bounds:
@@ -58,7 +58,8 @@ def cells_met(o: list[float], d: list[float], full: Tensor, aabbs: Tensor, near:
 
 
 def plain_walk(cells, near: float, step: float, cone: float, limit: int = 0):  # type: ignore[no-untyped-def]
-    """[(start, end, joined)] by taking one step after another; the end of the walk; the closest call on the way."""
+    """Step by step: list of (start, end, joined to the one before), the final distance, and the smallest margin by
+    which any comparison was decided."""
     t, out, joined, closest = near, [], False, math.inf
     for end, occupied in cells:
         if limit and len(out) >= limit:
@@ -83,7 +84,7 @@ def plain_walk(cells, near: float, step: float, cone: float, limit: int = 0):  #
 @pytest.mark.parametrize("cone", [0.0, 0.03, 0.4])
 @pytest.mark.parametrize("levels", [1, 2, 3])
 @pytest.mark.parametrize("limit", [None, 5])
-def test_traversal_against_a_walk_in_plain_python(levels: int, cone: float, limit: int | None) -> None:
+def test_traverse_grids_matches_plain_python_walk(levels: int, cone: float, limit: int | None) -> None:
     torch.manual_seed(levels)
     sides = (4, 3, 5)
     full = torch.rand(levels, *sides) < 0.4
@@ -121,7 +122,7 @@ def test_traversal_against_a_walk_in_plain_python(levels: int, cone: float, limi
     assert samples.is_valid.all()
 
 
-def test_a_ray_through_two_cells_by_hand() -> None:
+def test_traverse_grids_through_two_cells_matches_hand_computation() -> None:
     """2 x 2 x 2 cells of side 1; from x = -2 at y = z = -0.5 the ray is in cell (0, 0, 0) for t in 1 .. 2 (occupied),
     then in (1, 0, 0) for t in 2 .. 3 (empty). Steps of 0.4 from 0.1 have middles 0.3, 0.7, 1.1, 1.5, 1.9, 2.3, ..."""
     full = torch.zeros(1, 2, 2, 2, dtype=torch.bool)
@@ -133,11 +134,11 @@ def test_a_ray_through_two_cells_by_hand() -> None:
     assert intervals.is_right.tolist() == [False, True, True, True]
     assert samples.vals.tolist() == pytest.approx([1.1, 1.5, 1.9])
     assert samples.packed_info.tolist() == [[0, 3]]
-    # The walk goes on through the empty cell, in steps, until a middle lies behind it: 2.1, 2.5, then 2.9 + 0.2 > 3.
+    # The walk steps on through the empty cell until a midpoint lies behind it: 2.1, 2.5, then 2.9 + 0.2 > 3.
     assert ends.tolist() == pytest.approx([2.9])
 
 
-def test_without_a_step_each_occupied_cell_is_a_sample() -> None:
+def test_non_positive_step_gives_one_sample_per_occupied_cell() -> None:
     full = torch.ones(2, 2, 2, 2, dtype=torch.bool)
     full[1, 1, 0, 0] = False
     ray = torch.tensor([[-3.0, -0.5, -0.5]]), torch.tensor([[1.0, 0.0, 0.0]])
@@ -150,14 +151,14 @@ def test_without_a_step_each_occupied_cell_is_a_sample() -> None:
     assert ends.tolist() == pytest.approx([3.0])
 
 
-def test_boxes_apart_leave_a_gap_between_their_samples() -> None:
+def test_disjoint_boxes_leave_a_gap_between_samples() -> None:
     aabbs = torch.tensor([[0.0, 0, 0, 1, 1, 1], [3.0, 0, 0, 4, 1, 1]])
     ray = torch.tensor([[-1.0, 0.5, 0.5]]), torch.tensor([[1.0, 0.0, 0.0]])
     intervals, _, _ = traverse_grids(*ray, torch.ones(2, 1, 1, 1, dtype=torch.bool), aabbs, step_size=0.5)
     assert intervals.vals.tolist() == pytest.approx([1.0, 1.5, 2.0, 4.0, 4.5, 5.0])
 
 
-def test_room_for_the_limit_and_going_on_from_where_it_ended() -> None:
+def test_over_allocated_traversal_continues_from_its_previous_end() -> None:
     torch.manual_seed(0)
     rays_o, rays_d = random_rays(12)
     full, aabbs = torch.rand(2, 8, 8, 8) < 0.5, boxes(2)
@@ -185,7 +186,7 @@ def test_room_for_the_limit_and_going_on_from_where_it_ended() -> None:
         traverse_grids(rays_o, rays_d, full, aabbs, over_allocate=True)
 
 
-def test_what_has_no_samples_is_empty_and_no_error() -> None:
+def test_rays_without_samples_give_empty_results_and_bad_arguments_raise() -> None:
     full, none = torch.ones(1, 2, 2, 2, dtype=torch.bool), torch.zeros(1, 2, 2, 2, dtype=torch.bool)
     nan, inf = float("nan"), float("inf")
     rays_o = torch.tensor([[0.0, 0, 0], [nan, 0, 0], [5.0, 5, 5], [0.0, 0, 0], [0.0, 0, 0], [3.0, 0, 0]])
@@ -211,7 +212,7 @@ def test_what_has_no_samples_is_empty_and_no_error() -> None:
         traverse_grids(rays_o, rays_d, full, boxes(1), cone_angle=-1.0)
 
 
-def test_box_intersections_agree_with_their_torch_twin() -> None:
+def test_ray_aabb_intersect_matches_torch_implementation() -> None:
     torch.manual_seed(1)
     rays_o, rays_d = random_rays(200, 0.5)
     low = torch.rand(20, 3)
@@ -233,7 +234,7 @@ def test_box_intersections_agree_with_their_torch_twin() -> None:
     assert hits.flatten().tolist() == [True, True, False]
 
 
-def test_query_finds_what_was_traversed() -> None:
+def test_query_reports_traversed_samples_as_occupied() -> None:
     torch.manual_seed(2)
     rays_o, rays_d = random_rays(20)
     full, aabbs = torch.rand(3, 8, 8, 8) < 0.5, boxes(3)
@@ -247,7 +248,7 @@ def test_query_finds_what_was_traversed() -> None:
 
 
 @pytest.mark.parametrize("cone", [0.0, 0.05])
-def test_sampling_gives_the_traversed_samples(cone: float) -> None:
+def test_sampling_returns_the_samples_of_traverse_grids(cone: float) -> None:
     torch.manual_seed(3)
     estimator = OccGridEstimator(CUBE, resolution=8, levels=2)
     estimator.binaries = torch.rand(2, 8, 8, 8) < 0.4
@@ -263,7 +264,7 @@ def test_sampling_gives_the_traversed_samples(cone: float) -> None:
     torch.testing.assert_close(t_ends, intervals.vals[intervals.is_right], atol=2e-6, rtol=1e-6)
 
 
-def test_stratified_sampling_follows_the_seed() -> None:
+def test_stratified_sampling_shifts_rays_by_seeded_offsets() -> None:
     estimator = OccGridEstimator(CUBE, resolution=4)
     estimator.binaries = torch.ones_like(estimator.binaries)
     ray = torch.tensor([[0.0, 0.0, 0.0]] * 5), torch.tensor([[0.0, 0.0, 1.0]] * 5)
@@ -275,19 +276,19 @@ def test_stratified_sampling_follows_the_seed() -> None:
     torch.testing.assert_close(firsts, shift)
 
 
-def test_sampling_keeps_what_is_seen() -> None:
+def test_sampling_drops_occluded_and_faint_samples() -> None:
     estimator = OccGridEstimator([-1.0, -1, -1, 1, 1, 1], resolution=2)
     estimator.binaries = torch.ones_like(estimator.binaries)
     estimator.occs.fill_(1.0)
     ray = torch.tensor([[-1.0, 0.5, 0.5]]), torch.tensor([[1.0, 0.0, 0.0]])
     alphas = torch.tensor([0.5, 0.004, 0.9, 0.9, 0.5, 0.5, 0.5, 0.5])
     options = {"render_step_size": 0.25, "early_stop_eps": 0.04, "alpha_thre": 0.01}
-    # Light left before each: 1, 0.5, 0.498, 0.0498, 0.00498, ...; the second sample is too faint.
+    # Transmittance before each: 1, 0.5, 0.498, 0.0498, 0.00498, ...; the second alpha is below `alpha_thre`.
     _, starts, _ = estimator.sampling(*ray, alpha_fn=lambda *_: alphas, **options)
     assert starts.tolist() == pytest.approx([0.0, 0.5, 0.75])
     _, by_density, _ = estimator.sampling(*ray, sigma_fn=lambda a, b, _: -torch.log1p(-alphas) / (b - a), **options)
     assert by_density.tolist() == starts.tolist()
-    # The mean occupancy bounds the threshold.
+    # `alpha_thre` is capped by the mean occupancy.
     estimator.occs.fill_(0.001)
     _, starts, _ = estimator.sampling(*ray, alpha_fn=lambda *_: alphas, **options)
     assert len(starts) == 4
@@ -299,7 +300,7 @@ def test_sampling_keeps_what_is_seen() -> None:
     assert [part.shape for part in estimator.sampling(*ray, sigma_fn=never)] == [(0,)] * 3
 
 
-def test_the_update_rule_in_numbers() -> None:
+def test_update_every_n_steps_matches_hand_computation() -> None:
     estimator = OccGridEstimator(CUBE, resolution=2)
     assert not estimator.binaries.any()
     estimator.update_every_n_steps(0, lambda x: (x[:, :1] > 0) * 0.5)
@@ -322,8 +323,8 @@ def test_the_update_rule_in_numbers() -> None:
         estimator.update_every_n_steps(0, lambda x: x[:, :1])
 
 
-def test_cells_that_no_camera_sees_by_the_known_numbers() -> None:
-    """The published test of the original has these counts for this camera."""
+def test_mark_invisible_cells_matches_counts_of_nerfacc() -> None:
+    """The counts are those of nerfacc's own test for this camera."""
     estimator = OccGridEstimator(CUBE, resolution=32, levels=4)
     K = torch.tensor([[[100.0, 0, 50], [0, 100, 50], [0, 0, 1]]])
     pose = torch.tensor([[[-1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, 2.5]]])
@@ -335,7 +336,7 @@ def test_cells_that_no_camera_sees_by_the_known_numbers() -> None:
     assert int(estimator.binaries.sum()) == 53412
 
 
-def test_buffers_and_state() -> None:
+def test_estimator_buffers_state_dict_and_argument_errors() -> None:
     estimator = OccGridEstimator([0, 0, 0, 1, 2, 3], resolution=[2, 3, 4], levels=2)
     assert isinstance(estimator, AbstractEstimator)
     assert set(estimator.state_dict()) == {"resolution", "aabbs", "occs", "binaries"}
@@ -360,7 +361,7 @@ def test_buffers_and_state() -> None:
         estimator(1)
 
 
-def test_signatures_are_those_of_the_original() -> None:
+def test_parameter_names_equal_those_of_nerfacc() -> None:
     def names(function) -> list[str]:  # type: ignore[no-untyped-def]
         return list(inspect.signature(function).parameters)
 
@@ -381,7 +382,7 @@ def test_signatures_are_those_of_the_original() -> None:
     assert names(cameras.opencv_lens_undistortion_fisheye) == ["uv", "params", "eps", "iters"]
 
 
-def test_precomputed_crossings_give_the_same() -> None:
+def test_precomputed_box_intersections_give_the_same_samples() -> None:
     torch.manual_seed(5)
     rays_o, rays_d = random_rays(10)
     full, aabbs = torch.rand(2, 4, 4, 4) < 0.5, boxes(2)
@@ -395,7 +396,7 @@ def test_precomputed_crossings_give_the_same() -> None:
 
 
 @pytest.mark.parametrize("coefficients", [0, 1, 2, 4, 8])
-def test_lenses_round_trip(coefficients: int) -> None:
+def test_undistortion_inverts_distortion(coefficients: int) -> None:
     torch.manual_seed(6)
     uv = torch.rand(3, 50, 2)
     params = torch.rand(coefficients) * 0.01

@@ -24,7 +24,7 @@ def two_rays() -> RayIntervals:
     return RayIntervals(vals=torch.tensor([0.0, 1.0, 0.0, 1.0, 2.0]), packed_info=INFO)
 
 
-def test_searching_flattened_rays() -> None:
+def test_searchsorted_on_flattened_rays_returns_global_indices() -> None:
     values = RayIntervals(vals=torch.tensor([0.5, 1.5, 2.5]), packed_info=torch.tensor([[0, 1], [1, 2]]))
     left, right = searchsorted(two_rays(), values)
     assert left.tolist() == [0, 3, 3]
@@ -35,7 +35,7 @@ def test_searching_flattened_rays() -> None:
     assert torch.equal(searchsorted(two_rays(), by_index)[1], right)
 
 
-def test_searching_batched_rays_is_torch_clipped() -> None:
+def test_searchsorted_on_batched_rays_equals_clamped_torch_searchsorted() -> None:
     rng = torch.Generator().manual_seed(0)
     keys, values = (torch.rand(10, n, generator=rng).sort(-1).values for n in (30, 20))
     left, right = searchsorted(RayIntervals(vals=keys), RaySamples(vals=values))
@@ -44,8 +44,8 @@ def test_searching_batched_rays_is_torch_clipped() -> None:
     assert torch.equal(left, (right - 1).clamp_min(0))
 
 
-def test_searching_across_layouts() -> None:
-    """Batched values get places within the ray, flattened ones places in the whole."""
+def test_searchsorted_accepts_mixed_layouts() -> None:
+    """Batched values get indices within their ray, flattened values indices into the whole array."""
     batched = RayIntervals(vals=torch.tensor([[0.5, 0.7], [1.5, 2.5]]))
     left, right = searchsorted(two_rays(), batched)
     assert left.tolist() == [[0, 0], [1, 1]]
@@ -57,7 +57,7 @@ def test_searching_across_layouts() -> None:
     assert searchsorted(hollow, batched)[1].tolist() == [[-1, -1], [1, 1]]
 
 
-def test_importance_sampling_to_a_number_of_intervals() -> None:
+def test_importance_sampling_with_one_count_returns_batched_rays() -> None:
     intervals, samples = importance_sampling(two_rays(), torch.tensor([0.0, 0.5, 0.0, 0.5, 1.0]), 2)
     assert intervals.vals.tolist() == [[0.0, 0.5, 1.0], [0.0, 1.0, 2.0]]
     assert samples.vals.tolist() == [[0.25, 0.75], [0.5, 1.5]]
@@ -68,7 +68,7 @@ def test_importance_sampling_to_a_number_of_intervals() -> None:
     assert samples.vals.shape == (2, 3, 4)
 
 
-def test_importance_sampling_to_counts_per_ray() -> None:
+def test_importance_sampling_with_counts_per_ray_returns_flattened_rays() -> None:
     intervals, samples = importance_sampling(
         two_rays(), torch.tensor([0.0, 0.5, 0.0, 0.5, 1.0]), torch.tensor([2, 1]), stratified=False
     )
@@ -89,7 +89,7 @@ def test_importance_sampling_to_counts_per_ray() -> None:
     assert intervals.packed_info.tolist() == [[0, 0], [0, 4]]
 
 
-def test_importance_sampling_follows_the_formula() -> None:
+def test_importance_sampling_matches_inverse_cdf_formula() -> None:
     """Sample s of n at u = c_0 + (s + 1/2) (c_K - c_0) / n; edges half-way, the outer ones mirrored and clipped."""
     rng = torch.Generator().manual_seed(1)
     edges, cdfs = (torch.rand(5, 40, generator=rng, dtype=torch.float64).sort(-1).values for _ in range(2))
@@ -107,7 +107,7 @@ def test_importance_sampling_follows_the_formula() -> None:
         assert intervals.vals[r, 7].item() == pytest.approx((want[6] + want[7]) / 2)
 
 
-def test_distortion_has_a_column() -> None:
+def test_distortion_has_shape_n_rays_by_one_and_a_gradient() -> None:
     weights, starts = torch.tensor([0.5, 0.25, 1.0], requires_grad=True), torch.tensor([0.0, 2.0, 5.0])
     got = distortion(weights, starts, torch.tensor([1.0, 4.0, 6.0]), torch.tensor([0, 0, 2]), n_rays=3)
     assert got.shape == (3, 1)
@@ -121,7 +121,7 @@ def density(t_starts: Tensor, t_ends: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "lindisp"])
-def test_the_estimator_agrees_with_the_toolkit(kind: str) -> None:
+def test_prop_net_estimator_matches_toolkit_estimator(kind: str) -> None:
     scale, other = (torch.ones((), requires_grad=True) for _ in range(2))
     ours, theirs = ProposalEstimator(), PropNetEstimator()
     assert isinstance(theirs, AbstractEstimator)
@@ -141,7 +141,7 @@ def test_the_estimator_agrees_with_the_toolkit(kind: str) -> None:
     assert theirs.compute_loss(trans).item() == 0
 
 
-def test_the_estimator_trains_its_proposals_when_told_to() -> None:
+def test_proposals_are_trained_only_with_requires_grad() -> None:
     raw = torch.nn.Parameter(torch.zeros(16))
     optimiser = torch.optim.Adam([raw], lr=0.1)
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
@@ -166,7 +166,7 @@ def test_the_estimator_trains_its_proposals_when_told_to() -> None:
     assert float(((got[0] - 3).abs() < 0.6).float().mean()) > 0.5
 
 
-def test_no_rays_and_errors() -> None:
+def test_estimator_accepts_zero_rays_and_rejects_bad_arguments() -> None:
     estimator = PropNetEstimator()
     got = estimator.sampling([density], [4], 3, 0, 1.0, 5.0, requires_grad=True)
     assert got[0].shape == (0, 3)
@@ -208,7 +208,7 @@ def test_no_rays_and_errors() -> None:
         ),
     ],
 )
-def test_names_order_and_defaults_of_arguments(function: object, signature: dict[str, object]) -> None:
+def test_signatures_equal_those_of_nerfacc(function: object, signature: dict[str, object]) -> None:
     """None stands for an argument without a default, "None" for a default of None."""
     got = {
         name: None if p.default is p.empty else "None" if p.default is None else p.default

@@ -1,4 +1,4 @@
-"""Drop-ins for nerfacc's scan, pack, volrend and data_specs: signatures, numbers by hand, a plain loop, refusals."""
+"""Drop-ins for nerfacc's scan, pack, volrend and data_specs: signatures, values by hand and by loops, errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WEIGHTS = [a * t for a, t in zip(ALPHAS.tolist(), TRANS, strict=True)]
 
 
 @pytest.mark.parametrize(("function", "expected"), list(SIGNATURES.items()), ids=lambda f: getattr(f, "__name__", ""))
-def test_signatures(function: object, expected: tuple[str, ...]) -> None:
+def test_signatures_equal_those_of_nerfacc(function: object, expected: tuple[str, ...]) -> None:
     parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     got = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
     assert got == list(expected)
@@ -62,13 +62,13 @@ def test_signatures(function: object, expected: tuple[str, ...]) -> None:
         (scan.exclusive_prod, [1, 1, 1, 3, 12, 1, 6]),
     ],
 )
-def test_scans_by_hand(function, expected: list[float]) -> None:  # type: ignore[no-untyped-def]
+def test_scans_match_hand_computed_values(function, expected: list[float]) -> None:  # type: ignore[no-untyped-def]
     inputs = torch.arange(1.0, 8.0)
     info, ids = torch.tensor([[0, 2], [2, 3], [5, 0], [5, 2]]), torch.tensor([0, 0, 1, 1, 1, 4, 4])
     assert function(inputs, info).tolist() == expected
     assert function(inputs, packed_info=info.int()).tolist() == expected
     assert function(inputs, indices=ids).tolist() == expected
-    # A ray is a run of equal indices, so that one that comes again is another.
+    # A ray is a run of equal indices; an index that appears again later starts another ray.
     assert function(inputs, indices=torch.tensor([7, 7, 1, 1, 1, 7, 7])).tolist() == expected
     assert function(inputs[:2].expand(3, 2)).tolist() == [expected[:2]] * 3
     assert function(inputs[:0], indices=ids[:0]).shape == (0,)
@@ -80,7 +80,7 @@ def test_scans_by_hand(function, expected: list[float]) -> None:  # type: ignore
         function(inputs, indices=ids[:3])
 
 
-def test_pack_info() -> None:
+def test_pack_info_gives_start_and_count_per_ray() -> None:
     assert pack.pack_info(RAYS, 5).tolist() == [[0, 3], [3, 2], [5, 0], [5, 2], [7, 0]]
     assert pack.pack_info(RAYS).tolist() == INFO.tolist()
     assert pack.pack_info(RAYS.int()).dtype == torch.int32
@@ -93,7 +93,7 @@ def test_pack_info() -> None:
 @pytest.mark.parametrize(
     "how", [{"packed_info": INFO}, {"ray_indices": RAYS, "n_rays": 4}, {"ray_indices": RAYS}], ids=str
 )
-def test_flat_rays_by_hand(how: dict[str, Tensor]) -> None:
+def test_flattened_rays_match_hand_computed_values(how: dict[str, Tensor]) -> None:
     prefix = torch.full_like(ALPHAS, 0.5)
     assert volrend.render_transmittance_from_alpha(ALPHAS, **how).tolist() == TRANS
     assert volrend.render_transmittance_from_alpha(ALPHAS, **how, prefix_trans=prefix).tolist() == [
@@ -116,7 +116,7 @@ def test_flat_rays_by_hand(how: dict[str, Tensor]) -> None:
     assert seen.tolist() == [True, True, False, True, True, False, True]
 
 
-def test_batched_rays_by_hand() -> None:
+def test_batched_rays_match_hand_computed_values() -> None:
     alphas = ALPHAS[:3].expand(2, 3)
     weights, trans = volrend.render_weight_from_alpha(alphas)
     assert trans.tolist() == [TRANS[:3]] * 2
@@ -129,7 +129,7 @@ def test_batched_rays_by_hand() -> None:
     assert torch.allclose(found[0], weights)
 
 
-def test_accumulate() -> None:
+def test_accumulate_along_rays_sums_weighted_values_per_ray() -> None:
     weights, values = torch.tensor(WEIGHTS), torch.rand(7, 2)
     expected = torch.stack([(weights[:, None] * values)[r == RAYS].sum(0) for r in range(5)])
     assert torch.allclose(volrend.accumulate_along_rays(weights, values, RAYS, 5), expected)
@@ -155,7 +155,7 @@ def test_accumulate() -> None:
     assert torch.autograd.gradcheck(lambda w, v: volrend.accumulate_along_rays(w, v, RAYS, 5), leaves)
 
 
-def test_rendering_against_a_loop() -> None:
+def test_rendering_matches_plain_loop() -> None:
     torch.manual_seed(1)
     t0 = torch.rand(7)
     t1, rgbs, sigmas, bkgd = t0 + torch.rand(7), torch.rand(7, 3), torch.rand(7) * 3, torch.tensor([0.1, 0.5, 0.9])
@@ -184,14 +184,14 @@ def test_rendering_against_a_loop() -> None:
     alphas = extras["alphas"]
     other = volrend.rendering(t0, t1, RAYS, 4, rgb_alpha_fn=lambda *_: (rgbs, alphas), render_bkgd=bkgd)
     assert torch.allclose(other[0], colours)
-    # Densities win where both are given.
+    # If both callbacks are given, densities take precedence.
     both = volrend.rendering(t0, t1, RAYS, 4, field, lambda *_: (rgbs, alphas), bkgd)
     assert "sigmas" in both[3]
     batched = volrend.rendering(t0[None], t1[None], rgb_sigma_fn=lambda a, b, r: (rgbs[None], sigmas[None]))
     assert batched[0].shape == (1, 3)
 
 
-def test_rendering_edges() -> None:
+def test_rendering_without_samples_is_background_and_bad_arguments_raise() -> None:
     none = torch.zeros(0)
     colours, opacities, depths, _ = volrend.rendering(
         none, none, none.long(), 2, rgb_sigma_fn=lambda *_: (none, none), render_bkgd=torch.ones(3)
@@ -211,8 +211,8 @@ def test_rendering_edges() -> None:
             call()
 
 
-def test_gradients_are_right_behind_an_opaque_sample() -> None:
-    """At an opacity of 1, which the original says it gets wrong."""
+def test_weight_gradients_are_correct_behind_an_opaque_sample() -> None:
+    """At an opacity of 1, where nerfacc documents its own gradient as wrong."""
     alphas = torch.tensor([0.3, 1.0, 0.4, 0.2], dtype=torch.float64, requires_grad=True)
     ids = torch.zeros(4, dtype=torch.int64)
     assert torch.autograd.gradcheck(lambda a: volrend.render_weight_from_alpha(a, ray_indices=ids, n_rays=1), alphas)
@@ -223,7 +223,7 @@ def test_gradients_are_right_behind_an_opaque_sample() -> None:
     )
 
 
-def test_data_specs() -> None:
+def test_ray_records_have_optional_fields_and_convert_from_cpp() -> None:
     samples = data_specs.RaySamples(torch.rand(7), INFO, ray_indices=RAYS)
     assert samples.device == torch.device("cpu")
     assert samples.is_valid is None

@@ -1,4 +1,4 @@
-"""The encodings of tiny-cuda-nn: grids against a plain loop, the others by formulas; gradients of two orders; edges."""
+"""Encodings of tiny-cuda-nn: grids against a plain loop, others against formulas; gradients; edge cases; errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SMALL = {"n_levels": 3, "n_features_per_level": 2, "log2_hashmap_size": 6, "base
 
 
 def encoded(config: dict[str, Any], rows: list[list[float]]) -> list[list[float]]:
-    """What an encoding gives on the CPU, as numbers."""
+    """Output of an encoding on the CPU as nested lists."""
     found: list[list[float]] = tcnn.Encoding(len(rows[0]), config).to("cpu")(torch.tensor(rows)).tolist()
     return found
 
 
 def encoding(dims: int, dtype: torch.dtype | None = None, **options: object) -> tcnn.Encoding:
-    """On the CPU, with a table of numbers that are easily told apart."""
+    """A grid encoding on the CPU whose table holds normally distributed numbers."""
     made = tcnn.Encoding(dims, {**SMALL, **options}, dtype=dtype).to("cpu")
     with torch.no_grad():
         made.params.copy_(torch.randn(made.params.shape, generator=torch.Generator().manual_seed(1)))
@@ -38,7 +38,7 @@ def encoding(dims: int, dtype: torch.dtype | None = None, **options: object) -> 
 
 
 def by_loop(point: list[float], params: list[float], dims: int, kind: str, interpolation: str) -> list[float]:
-    """The encoding of one point, written out."""
+    """The grid encoding of one point as plain loops."""
     out, first = [], 0
     for level in range(3):
         scale = 3 * 1.7**level - 1
@@ -91,7 +91,7 @@ def test_every_grid_equals_the_loop(dims: int, kind: str, interpolation: str) ->
     assert torch.equal(same(points), got)
 
 
-def test_a_point_by_hand() -> None:
+def test_dense_grid_matches_hand_computed_value_and_gradient() -> None:
     """2-D, scale 3: (0.5, 0.25) lies at (2.0, 1.25); rows are x + 4 y, linear in both, so the value is 2 + 4 * 1.25."""
     config = {"otype": "DenseGrid", "n_levels": 1, "n_features_per_level": 1, "base_resolution": 4}
     made = tcnn.Encoding(2, config).to("cpu")
@@ -114,7 +114,7 @@ def test_sizes_of_the_original() -> None:
     assert tcnn.Encoding(2, {"otype": "Grid", "n_features": 8, "n_features_per_level": 4}).n_output_dims == 8
 
 
-def test_what_has_a_kernel_goes_there() -> None:
+def test_supported_layouts_use_the_kernel_and_match_interpolation() -> None:
     def spec(dims: int, **options: object) -> object:
         encoder = encodings.build(dims, {"otype": "HashGrid", **SMALL, **options})
         assert isinstance(encoder, GridEncoder)
@@ -150,7 +150,7 @@ def test_gradients_of_two_orders(dims: int, kind: str, interpolation: str) -> No
     assert torch.autograd.gradgradcheck(function, (x, params), fast_mode=True)
 
 
-def test_nearest_has_a_gradient_of_zero_in_the_inputs() -> None:
+def test_nearest_interpolation_has_zero_input_gradient() -> None:
     made = encoding(3, otype="HashGrid", interpolation="Nearest")
     x = torch.rand(5, 3, requires_grad=True)
     to_x, to_params = torch.autograd.grad(made(x).sum(), (x, made.params))
@@ -178,7 +178,7 @@ def test_a_distance_field_learns_the_length_of_its_gradient(backend: str) -> Non
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_half_precision_reads_a_rounded_table(dims: int) -> None:
+def test_half_precision_equals_float32_with_a_rounded_table(dims: int) -> None:
     made = encoding(dims, torch.float16, otype="HashGrid")
     whole = encoding(dims, torch.float32, otype="HashGrid")
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_half_precision_reads_a_rounded_table(dims: int) -> None:
 
 
 def test_small_gradients_survive_half_precision() -> None:
-    """Below 6e-8 half precision is 0; between network and grid gradients are float32, whatever the loss scale."""
+    """float16 rounds values below 6e-8 to 0, so gradients between network and grid are float32 at any loss scale."""
     network = {"otype": "CutlassMLP", "n_neurons": 16, "n_hidden_layers": 1, "activation": "None"}
     made = tcnn.NetworkWithInputEncoding(3, 1, {"otype": "HashGrid", **SMALL}, network).to("cpu")
     x = torch.rand(9, 3)
@@ -206,7 +206,7 @@ def test_small_gradients_survive_half_precision() -> None:
         unscaled = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 1e-7, dtype=torch.float16))[0]
     finally:
         tcnn.set_cpu_dtype(torch.float32)
-    # What the half-precision number 1e-7 is.
+    # 2^-23 is 1e-7 rounded to float16.
     whole = torch.autograd.grad(made(x), made.params, torch.full((9, 1), 2.0**-23))[0]
     table = slice(made.native_tcnn_module.network.n_params, None)  # type: ignore[union-attr]
     assert float(whole[table].abs().max()) > 0
@@ -232,7 +232,7 @@ def test_gradients_of_gradients_pass_through_half_precision() -> None:
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_the_edges(dims: int) -> None:
+def test_grid_handles_empty_nan_and_out_of_range_inputs(dims: int) -> None:
     made = encoding(dims, otype="HashGrid")
     assert made(torch.rand(0, dims)).shape == (0, 6)
     x = torch.full((4, dims), 0.5)
@@ -276,7 +276,7 @@ def test_errors_name_the_option(dims: int, options: dict[str, object], message: 
         tcnn.Encoding(3, {"otype": "HashGrid", "n_features": 5})
 
 
-def test_options_of_the_original_with_their_defaults_are_welcome() -> None:
+def test_unsupported_options_at_their_defaults_are_accepted() -> None:
     tcnn.Encoding(2, {"otype": "Grid", "type": "tile", "hash": "coherentprime", "stochastic_interpolation": False})
 
 
@@ -312,7 +312,7 @@ def test_one_blob() -> None:
         return 15 / 16 * (1 - u * u) ** 2 if abs(u) < 1 else 0.0
 
     def share(x: float, k: int, n: int, steps: int = 4000) -> float:
-        """The blob and its two neighbours on the circle, summed over a bin."""
+        """Integral of the periodic kernel over bin k, by the midpoint rule."""
         width = 1 / n / steps
         places = (k / n + (i + 0.5) * width for i in range(steps))
         return sum(blob(n * (p - x + turn)) for p in places for turn in (-1, 0, 1)) * n * width
@@ -326,7 +326,7 @@ def test_one_blob() -> None:
 
 
 def test_spherical_harmonics_by_hand() -> None:
-    """The polynomials of bands 0 to 3, with the constants as roots."""
+    """The polynomials of bands 0 to 3, with their constants written as square roots."""
     x, y, z = 2 / 7, -3 / 7, 6 / 7
     root = math.sqrt
     expected = [
@@ -383,14 +383,14 @@ def test_composite_lays_encodings_side_by_side() -> None:
         {"otype": "Identity", "n_dims_to_encode": 1},
     ]
     assert encoded({"otype": "composite", "nested": picked}, x) == [pytest.approx([0.4, 0.6, 0.1, 0.2])]
-    # The last finds no dimension left and is skipped.
+    # No dimension is left for the last nested encoding, so it is skipped.
     assert encoded({"otype": "Composite", "nested": [{"n_dims_to_encode": 1, "otype": "Identity"}, {}]}, [[0.5]]) == [
         [0.5]
     ]
 
 
 def test_composite_pads_before_a_grid_and_keeps_parameters_in_order() -> None:
-    """Features of a grid begin at a multiple of their number; a gap is filled with ones."""
+    """The features of a grid start at a multiple of `n_features_per_level`; the gap before them is filled with ones."""
     grid = {**GRID, "n_levels": 2, "n_features_per_level": 4}
     nested = [{"otype": "Identity", "n_dims_to_encode": 1}, {**grid, "n_dims_to_encode": 3}, {**grid}]
     made = tcnn.Encoding(6, {"otype": "Composite", "nested": nested}).to("cpu")
@@ -428,7 +428,7 @@ def test_aliases_and_defaults_of_encodings() -> None:
 @pytest.mark.parametrize(
     "name", ["Identity", "Frequency", "TriangleWave", "OneBlob", "SphericalHarmonics", "Composite"]
 )
-def test_gradients_of_formulas(name: str) -> None:
+def test_formula_encodings_pass_gradcheck_and_gradgradcheck(name: str) -> None:
     nested = [{"otype": "Frequency", "n_frequencies": 2, "n_dims_to_encode": 2}, {"otype": "OneBlob", "n_bins": 4}]
     config = {"otype": name, **{"Composite": {"nested": nested}, "Frequency": {"n_frequencies": 3},
               "TriangleWave": {"n_frequencies": 3}, "OneBlob": {"n_bins": 4}}.get(name, {})}  # fmt: skip
@@ -439,7 +439,7 @@ def test_gradients_of_formulas(name: str) -> None:
     assert torch.autograd.gradgradcheck(lambda x: encoder(x, empty, False, None), (x,))
 
 
-def test_a_constant_still_has_a_gradient() -> None:
+def test_constant_encoding_has_zero_input_gradient() -> None:
     x = torch.rand(4, 3, requires_grad=True)
     out = tcnn.Encoding(3, {"otype": "SphericalHarmonics", "degree": 1}).to("cpu")(x)
     assert torch.equal(torch.autograd.grad(out.sum(), x)[0], torch.zeros(4, 3))

@@ -1,4 +1,4 @@
-"""What the fused step draws, against the plain step: rays by pixel, samples by policy."""
+"""Random draws of the fused step against the plain step: rays, and selected samples."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ LENSES = (
 
 @pytest.mark.parametrize("cameras", [LENSES[:1], LENSES[1:2], LENSES[2:], LENSES])
 @pytest.mark.parametrize("random", [True, False])
-def test_it_draws_the_rays_that_the_plain_step_draws(random: bool, cameras: tuple[Camera, ...]) -> None:
+def test_fused_step_draws_the_same_rays_as_the_plain_step(random: bool, cameras: tuple[Camera, ...]) -> None:
     check_draw(replace(CONFIG, background="random" if random else "scene"), cameras)
 
 
 @pytest.mark.parametrize("rays", [1, 40])
 @pytest.mark.parametrize("cells", [50, 1 << 18])
 @pytest.mark.parametrize("reweight", [True, False])
-def test_it_draws_by_edges_as_the_plain_step_does(reweight: bool, cells: int, rays: int) -> None:
+def test_fused_step_draws_the_same_edge_weighted_rays_as_the_plain_step(reweight: bool, cells: int, rays: int) -> None:
     pixels = PixelConfig(policy="edges", coverage=0.37, reweight=reweight, cells=cells)
     check_draw(replace(CONFIG, pixels=pixels), LENSES[:1], rays)
 
@@ -77,7 +77,7 @@ def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40)
     assert torch.equal(b.wanted[:n, 6], batch.wanted.weight)
     harmonics = ngp_reference.harmonics(batch.rays.directions)
     assert torch.allclose(b.harmonics[:n].float(), harmonics, atol=1e-3)
-    # A plain step on CUDA takes the same.
+    # `DeviceRays`, which the plain step uses on CUDA, draws the same batch.
     there = DeviceRays(state, data).batch(state, data)
     assert there.pixels is None
     for name in ("origins", "directions", "near", "far"):
@@ -88,7 +88,7 @@ def check_draw(config: TrainConfig, cameras: tuple[Camera, ...], rays: int = 40)
 
 
 @pytest.mark.parametrize("policy", ["uniform", "edges"])
-def test_a_plain_step_trains_alike_with_rays_from_the_device(policy: str) -> None:
+def test_plain_step_with_device_rays_reaches_the_same_losses(policy: str) -> None:
     config = replace(CONFIG, pixels=PixelConfig(policy=policy))  # type: ignore[arg-type]
     data, losses = data_on(DEVICE), []
     for there in (False, True):
@@ -99,7 +99,7 @@ def test_a_plain_step_trains_alike_with_rays_from_the_device(policy: str) -> Non
 
 
 @requires_gpu
-def test_on_cuda_the_plain_engine_draws_there_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_engine_draws_rays_on_cuda_if_policy_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     data = data_on(DEVICE)
 
     def draws_there(policy: str) -> bool:
@@ -107,12 +107,12 @@ def test_on_cuda_the_plain_engine_draws_there_where_it_can(monkeypatch: pytest.M
         return PlainEngine(create_state(config, data, seed=3, device=DEVICE), data, "")._draw is not None
 
     assert draws_there("edges")
-    assert not draws_there("error")  # learns from pixels, which the host must know
+    assert not draws_there("error")  # its error map needs the drawn pixels on the host
     monkeypatch.setattr("raymine.engines.plain._IMAGE_SHARE", 0.0)
     assert not draws_there("edges")
 
 
-def test_masked_pixels_weigh_nothing() -> None:
+def test_masked_pixels_have_zero_weight() -> None:
     data = data_on(DEVICE)
     half = np.zeros((SIZE, SIZE), np.uint8)
     half[:, SIZE // 2 :] = 255
@@ -134,7 +134,7 @@ def test_masked_pixels_weigh_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "prune", "hard"])
-def test_choosing_is_what_the_policy_says(policy: str) -> None:
+def test_selection_follows_the_mining_policy(policy: str) -> None:
     trainer = trainer_for(replace(CONFIG, mining=replace(POISSON, policy=policy)))  # type: ignore[arg-type]
     poison(trainer)
     trainer.draw()
@@ -162,7 +162,7 @@ def test_choosing_is_what_the_policy_says(policy: str) -> None:
 
 @pytest.mark.parametrize("reweight", ["unbiased", "none"])
 @pytest.mark.parametrize("draw", ["systematic", "multinomial", "topk"])
-def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> None:
+def test_selection_of_other_draws_matches_the_miner(draw: str, reweight: str) -> None:
     if (draw, reweight) == ("topk", "unbiased"):
         pytest.skip("refused by the config: what is not among the largest is never drawn")
     hard = HardConfig(draw=draw, reweight=reweight)  # type: ignore[arg-type]
@@ -179,8 +179,8 @@ def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> 
     size = b.size[:n].cpu()
     expected = Miner(hard, images=len(trainer.data.rig)).choose_by_size(size, seed=3, step=0)
     if draw == "systematic":
-        # Where a running total passes whole numbers hangs on the last bit of b / sum of sizes, which a GPU adds up in
-        # another order: that factor to rounding, and with the one in use the same choice to the sample.
+        # Where the running total passes integers depends on the last bit of b / sum of sizes, and a GPU sums in another
+        # order. So the factor is compared up to rounding, and the selection is computed from the trainer's own factor.
         factor = trainer.control[0].cpu()
         assert float(factor) == pytest.approx(float(expected.budget / size.double().sum()), rel=1e-4)
         number = (philox_reference.words(3, 0, 6, 1, torch.device("cpu"))[0] >> 8) * 2.0**-24
@@ -192,8 +192,8 @@ def test_other_draws_choose_what_the_miner_chooses(draw: str, reweight: str) -> 
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 500, 2048])
-def test_blocks_add_up_those_before_them(n: int) -> None:
-    """BLOCK^2 samples and more: counts take several rounds, which no scene of a test is large enough for."""
+def test_select_sums_counts_over_many_blocks(n: int) -> None:
+    """With more than BLOCK^2 samples, counts are summed in several rounds. No test scene is large enough for that."""
     size = (torch.rand(2048, device=DEVICE) - 0.6).clamp_min(0)
     n_samples, counts, chosen, index = (
         torch.full((k,), 1 << 30, dtype=torch.int32, device=DEVICE) for k in (1, 128, 1, 2048)

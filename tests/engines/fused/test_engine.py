@@ -1,4 +1,4 @@
-"""Which engine takes a state: the fused one where it can, the plain one with a reason elsewhere."""
+"""Choice of the engine: the fused one where it supports the config, otherwise the plain one with a reason."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CUDA = recipes.build("ngp", SCENE, "cuda")
 
 @pytest.fixture
 def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were a GPU."""
+    """Pretend that Triton works on this machine."""
     monkeypatch.setattr(problem, "triton_problem", lambda: "")
     monkeypatch.setattr(dispatch, "triton_problem", lambda: "")
 
 
-def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
+def test_cpu_uses_the_plain_engine_one_step_at_a_time() -> None:
     state = create_state(CONFIG, DATA, seed=0, device=torch.device("cpu"))
     engine = engine_for(state, DATA)
     assert (engine.name, engine.reason) == ("plain", "the fused step runs on CUDA, not on cpu")
@@ -59,13 +59,13 @@ def test_on_a_cpu_the_plain_engine_runs_one_step_at_a_time() -> None:
         (replace(CUDA, pixels=PixelConfig(policy="error")), False, ""),
     ],
 )
-def test_what_the_fused_step_cannot_take_is_named(config: TrainConfig, training: bool, reason: str) -> None:
+def test_problem_with_names_unsupported_settings(config: TrainConfig, training: bool, reason: str) -> None:
     found = problem_with(config, "cuda", training=training)
     assert reason in found if reason else found == ""
 
 
 @pytest.mark.usefixtures("_with_triton")
-def test_auto_takes_the_gpu_with_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_cuda_with_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
@@ -76,7 +76,7 @@ def test_auto_takes_the_gpu_with_either_engine(monkeypatch: pytest.MonkeyPatch) 
     assert plain.device.type == plain.config.device == "cuda"
 
 
-def test_a_recipe_that_is_another_one_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_that_equals_another_on_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     large = preparing.prepare(TrainRequest("ball", "ngp-large", device="cpu", steps=1))

@@ -1,4 +1,7 @@
-"""Kernels compile, and find room, on GPUs that are not here. The interpreter takes what the compiler would refuse."""
+"""Kernels compile for GPUs that are not present and fit into their shared memory.
+
+The other tests run Triton's interpreter, which accepts code that the compiler rejects.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,20 @@ def test_every_kernel_of_a_step_compiles(capability: str, tmp_path: Path) -> Non
         assert f"\n{kernel} " in f"\n{out}"
 
 
-# A Hopper has 227 KB; the first has what is taken for plenty, and nobody looks.
+# A Hopper has 227 KB. The first case has `_PLENTY`, from which on the trainer does not measure.
 @pytest.mark.parametrize(
     ("capability", "room", "ways"),
     [("90", _PLENTY >> 10, (1, 0, 0)), ("80", 163, (1, 2)), ("89", 99, (1, 2)), ("120", 99, (1, 3))],
 )
-def test_networks_find_room(capability: str, room: int, ways: tuple[int, ...], tmp_path: Path) -> None:
+def test_train_kernel_variant_fits_into_shared_memory(
+    capability: str, room: int, ways: tuple[int, ...], tmp_path: Path
+) -> None:
     out = run(tmp_path, capability, str(room))
     found = [line for line in out.splitlines() if ": way" in line]
     assert found == [f"{name}: way {way}" for name, way in zip(("ngp", "ngp-large", "largest"), ways, strict=False)]
 
 
-def test_a_register_that_nothing_has_set_is_found() -> None:
+def test_unset_registers_finds_reads_of_unset_registers() -> None:
     right = """
         /*0020*/                   ULDC.64 UR10, c[0x0][0x208] ;
         /*0030*/              @!P0 LDG.E R30, desc[UR10][R14.64] ;

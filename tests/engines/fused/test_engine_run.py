@@ -1,4 +1,4 @@
-"""A whole run on the fused engine: loop, evaluation, checkpoint, resume and a look at the result."""
+"""Runs on the fused engine: warm-up, choice of the kernel variant, timing, rendering, checkpoint and resume."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def tiny(*_: object) -> TrainConfig:
 
 @pytest.fixture
 def _fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the interpreter's CPU were a GPU."""
+    """Use the fused engine also on the CPU, in Triton's interpreter."""
     monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
-    # A picture takes the interpreter a minute.
+    # Rendering a picture takes a minute in the interpreter.
     schedule = Schedule(metrics=2, checkpoint=Every(steps=1), evaluate_views=1 if GPU else 0)
     monkeypatch.setattr(preparing, "_schedule", lambda *_: schedule)
 
 
 class Noted:
-    """In place of a kernel: notes its name and constants, which is what a kernel is compiled for, and computes nothing.
+    """Replaces a kernel: records its name and constants, which decide what is compiled, and computes nothing.
 
-    What is launched may not depend on what was computed: the host never looks.
+    The host never reads results, so the launches do not depend on them.
     """
 
     def __init__(self, name: str, launches: set[tuple[object, ...]]) -> None:
@@ -66,7 +66,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("unbounded", [False, True])
-def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_launches_only_kernels_that_warm_up_compiled(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     launches: set[tuple[object, ...]] = set()
     for module in (trainer_module, graph_module, grid_module, stages_module, rays_module):
         for name, value in vars(module).items():
@@ -81,14 +81,14 @@ def test_training_launches_nothing_that_was_not_made_ready(unbounded: bool, monk
     ready = launches.copy()
     launches.clear()
     training = fresh()
-    for _ in range(4):  # every cell at 4, some at 8 and 12
+    for _ in range(4):  # the occupancy grid updates all cells at step 4 and some at 8 and 12
         training.advance(4)
     assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
     assert launches <= ready
 
 
 class Measured:
-    """In place of `train`: compiles to nothing, and needs ever less shared memory from way to way."""
+    """Replaces the `train` kernel: compiles nothing, and reports less shared memory for every further variant."""
 
     def warmup(self, *_: object, TILE: int, HELD: bool, **__: object) -> object:
         return SimpleNamespace(metadata=SimpleNamespace(shared=1000 * (TILE + 100 * HELD)))
@@ -101,7 +101,7 @@ class Measured:
         (30, 8, 4, None),
     ],
 )  # fmt: skip
-def test_the_quickest_way_that_finds_room_is_taken(
+def test_find_way_takes_the_fastest_variant_that_fits(
     room: int, capability: int, warps: int, way: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_for()
@@ -117,7 +117,7 @@ def test_the_quickest_way_that_finds_room_is_taken(
         trainer._find_way()
 
 
-def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_shared_memory_falls_back_to_the_plain_step_with_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_way(_: object) -> None:
         raise NoRoomError("the fused step needs 90 KB")
 
@@ -129,7 +129,7 @@ def test_a_gpu_without_room_takes_the_plain_step_and_says_why(monkeypatch: pytes
     assert len(found.advance(1)) == 1
 
 
-def test_between_two_rows_of_metrics_are_as_many_steps_as_the_device_can_report() -> None:
+def test_metrics_interval_on_cuda_is_the_size_of_the_report_ring() -> None:
     on_cuda, on_cpu = (
         preparing._schedule(TrainRequest("builtin"), torch.device(kind), 1000, None) for kind in ("cuda", "cpu")
     )
@@ -138,12 +138,12 @@ def test_between_two_rows_of_metrics_are_as_many_steps_as_the_device_can_report(
 
 
 @requires_gpu
-def test_it_tells_where_its_time_goes() -> None:
+def test_timing_covers_every_stage_and_does_not_advance_training() -> None:
     trainer = trainer_for()
     own = engine.FusedEngine(trainer.state, trainer.data)
     own.advance(40)
     assert busy_share(own.trainer) > 0
-    step = trainer.state.step  # what was replayed counts for nothing
+    step = trainer.state.step  # replays for timing do not count as steps
     assert [report.step for report in own.advance(3)] == [step, step + 1, step + 2]
     times = stage_times(own.trainer)
     assert {"draw", "march", "infer", "judge", "select", "train", "adam"} < set(times)
@@ -152,7 +152,7 @@ def test_it_tells_where_its_time_goes() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("_fused_anywhere")
-def test_a_fused_run_is_resumed_and_looked_at(tmp_path: Path) -> None:
+def test_fused_run_renders_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     scene = write_scene_of_eight(tmp_path / "scene")
     steps = 40 if GPU else 2
 
@@ -168,7 +168,7 @@ def test_a_fused_run_is_resumed_and_looked_at(tmp_path: Path) -> None:
     few = replace(rays, **{n: getattr(rays, n)[::61] for n in ("origins", "directions", "near", "far")})
     view = run.renderer.render(few, torch.ones(3, device=DEVICE))
     assert torch.isfinite(view.colour).all()
-    # The same run without its last step, and that step again.
+    # Remove the checkpoint of the last step, and train that step again.
     shutil.copytree(whole.run, tmp_path / "cut")
     for path in (tmp_path / "cut/checkpoints").glob(f"step-{steps:08d}.*"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Updates of the occupancy grid on the device against those of the sampler that defines them."""
+"""Updates of the occupancy grid on the device against the sampler, which is their reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RES = CONFIG.sampler.resolution
 
 
 def settled(trainer: FusedTrainer, share: float) -> OccupancySampler:
-    """Some cells remember something, at random; a copy of the sampler, for the definition to work on."""
+    """Give a random share of the cells a value; returns a copy of the sampler for the reference update."""
     halved(trainer.state)
     trainer.model.refresh(trainer.state.field)
     sampler = trainer.state.sampler
@@ -34,12 +34,12 @@ def settled(trainer: FusedTrainer, share: float) -> OccupancySampler:
 @pytest.mark.parametrize(
     ("step", "share"), [(4, 0.3), (12, 0.3), (12, 0.02), (12, 0.0)], ids=["all", "some", "few occupied", "none"]
 )
-def test_an_update_is_that_of_the_sampler(step: int, share: float, unbounded: bool) -> None:
+def test_grid_update_matches_the_sampler(step: int, share: float, unbounded: bool) -> None:
     check_update(trainer_for(unbounded=unbounded), step, share)
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_an_update_asks_any_network(name: str) -> None:
+def test_grid_update_matches_the_sampler_for_every_network_shape(name: str) -> None:
     for step in (4, 12) if GPU else (12,):  # all cells take long in the interpreter
         check_update(trainer_for(replace(CONFIG, field=SHAPES[name])), step, 0.3)
 
@@ -57,7 +57,7 @@ def check_update(trainer: FusedTrainer, step: int, share: float) -> None:
         expected.update(lambda points: NGP.density(state.field.density(points)), state.seed, step)
 
     values = state.sampler.values
-    # Cells that nobody visits stay as they are, to the last bit; the others agree as far as float16 goes.
+    # Cells that are not visited stay bit-identical; the others agree within float16 precision.
     same = expected.values == before
     assert torch.equal(values[same], before[same])
     assert bool(same.any()) == (step > 8)
@@ -68,11 +68,11 @@ def check_update(trainer: FusedTrainer, step: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("occupied", [0, 1, 5, RES**3])
-def test_the_box_holds_what_is_occupied_and_no_more(occupied: int) -> None:
+def test_box_is_tight_around_occupied_cells(occupied: int) -> None:
     trainer = trainer_for()
     sampler, grid = trainer.state.sampler, trainer.grid
     low, high = (np.array(side, np.float32) for side in (sampler.bounds.low, sampler.bounds.high))
-    for _ in range(2):  # the second time finds what the first has left
+    for _ in range(2):  # the second round starts from the state of the first
         values = torch.zeros(RES**3, device=DEVICE)
         chosen = torch.randperm(RES**3)[:occupied]
         values[chosen.to(DEVICE)] = 0.5 + torch.rand(occupied, device=DEVICE)
@@ -89,7 +89,7 @@ def test_the_box_holds_what_is_occupied_and_no_more(occupied: int) -> None:
         assert int(grid.bytes.sum()) == occupied
 
 
-def test_before_the_first_sweep_and_on_several_levels_the_box_is_all_of_it() -> None:
+def test_box_is_whole_volume_before_first_sweep_and_with_several_levels() -> None:
     trainer = trainer_for(unbounded=True)
     bounds = trainer.state.sampler.bounds
     low, high = (torch.tensor(side, device=DEVICE) for side in (bounds.low, bounds.high))

@@ -1,4 +1,4 @@
-"""Every stage of the fused step against its reference, draws excepted, and whole steps."""
+"""Stages of the fused step against their references (draws are tested in test_draws.py), and whole steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from support.scenes import MemoryImages, ball_scene
 
 
 def some_cells(trainer: FusedTrainer, share: float) -> None:
-    """Occupy some cells at random, faintly enough that no ray ends early."""
+    """Occupy a random share of the cells, with densities so low that no ray stops early."""
     sampler = trainer.state.sampler
     sampler.values.copy_((torch.rand_like(sampler.values) < share) * 1e-4)
     sampler.swept = True
@@ -56,7 +56,7 @@ def some_cells(trainer: FusedTrainer, share: float) -> None:
 
 @pytest.mark.parametrize(("share", "unbounded"), [(0.2, False), (0.2, True), (0.0, False), (1.0, False)])
 @pytest.mark.parametrize("cone", [0.0, 0.05])
-def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -> None:
+def test_march_matches_reference(share: float, unbounded: bool, cone: float) -> None:
     trainer = trainer_for(replace(CONFIG, sampler=replace(CONFIG.sampler, cone=cone)), unbounded)
     some_cells(trainer, share)
     poison(trainer)
@@ -68,7 +68,7 @@ def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -
     t_start, t_end, ray_id, count = march_reference.march(
         rays[:, :3], rays[:, 3:6], rays[:, 6], rays[:, 7], sampler.grid, sampler.spacing, b.jitter[:n]
     )
-    # A midpoint within rounding of a cell's face may count to either side.
+    # Rounding may put a midpoint near a cell face on either side of it.
     total = int(b.n_samples)
     assert abs(total - len(t_start)) <= 2 + 0.002 * len(t_start)
     assert int(b.n_marched) == total
@@ -82,7 +82,7 @@ def test_marching_is_the_reference(share: float, unbounded: bool, cone: float) -
         assert ((b.count[:n] - count).abs() <= 2).all()
 
 
-def test_rays_without_room_are_counted_and_get_nothing() -> None:
+def test_rays_beyond_capacity_are_counted_and_get_no_samples() -> None:
     trainer = trainer_for()
     trainer.draw()
     b = trainer.buffers
@@ -104,7 +104,7 @@ def test_buffers_grow_until_every_ray_fits() -> None:
         room.append(trainer.buffers.capacity)
     assert lost[0] > 0
     assert room[1] > room[0]
-    # As long as rays are lost there is more room the next time, and then none is.
+    # The capacity grows after every step that loses rays, until none is lost.
     assert lost[-1] == 0
     assert all(after > before for before, after, n in zip(room, room[1:], lost, strict=False) if n)
     assert int(trainer.buffers.n_samples) == int(trainer.buffers.n_marched)
@@ -112,7 +112,7 @@ def test_buffers_grow_until_every_ray_fits() -> None:
 
 @pytest.mark.parametrize("name", ["default", *SHAPES])
 @pytest.mark.parametrize("unbounded", [False, True])
-def test_asking_the_field_is_the_reference(name: str, unbounded: bool) -> None:
+def test_field_outputs_match_reference_until_rays_are_opaque(name: str, unbounded: bool) -> None:
     trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)), unbounded)
     state = halved(trainer.state)
     trainer.reload()
@@ -132,7 +132,7 @@ def test_asking_the_field_is_the_reference(name: str, unbounded: bool) -> None:
     got = trainer.buffers.raw[: len(density)][asked]
     close(got[:, :3], colour.detach()[asked], 5e-3)
     close(got[:, 3], density.detach()[asked], 5e-3)
-    # What was not asked for is hidden, and no more than a stride of what is hidden was asked for.
+    # Samples that were not evaluated are hidden, and at most STRIDE hidden samples per ray were evaluated.
     active = torch.exp(density.detach() - 1)
     through = ngp_reference.transmittance(active, samples.t_end - samples.t_start, ray_id, samples.first)
     assert (through[~asked] < stop * 1.02).all()
@@ -154,7 +154,7 @@ def judged(trainer: FusedTrainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["l2", "huber"])
-def test_judging_is_the_reference(kind: str) -> None:
+def test_judge_matches_reference(kind: str) -> None:
     config = replace(CONFIG, loss=(ColourLoss(kind),))
     trainer = trainer_for(config)
     poison(trainer)
@@ -177,7 +177,7 @@ def test_judging_is_the_reference(kind: str) -> None:
 
 
 def ways(name: str) -> tuple[Way, ...]:
-    """All that `train` may do with a network."""
+    """Variants of the `train` kernel for a network shape."""
     if not GPU:
         return WAYS
     return ways_on(capability(DEVICE), SHAPES.get(name, CONFIG.field).width > 64)
@@ -187,7 +187,7 @@ def ways(name: str) -> tuple[Way, ...]:
     ("name", "way"),
     [(name, way) for name in ("default", *SHAPES) for way in ways(name)],
 )
-def test_training_is_the_reference(name: str, way: Way) -> None:
+def test_train_gradients_match_reference(name: str, way: Way) -> None:
     trainer = trainer_for(replace(CONFIG, field=SHAPES.get(name, CONFIG.field)))
     trainer._way = way
     state, b = halved(trainer.state), trainer.buffers
@@ -218,7 +218,7 @@ def test_training_is_the_reference(name: str, way: Way) -> None:
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
-def test_updating_is_adam(beta1: float) -> None:
+def test_update_matches_adam_reference(beta1: float) -> None:
     optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=0.3)
     trainer = trainer_for(replace(CONFIG, optimiser=optimiser))
     state, c = trainer.state, optimiser
@@ -251,7 +251,7 @@ def test_updating_is_adam(beta1: float) -> None:
     close(state.optimiser.second["field.table"], expected["table"][1], 1e-4)
     close(trainer.weights, expected["layers"][0], 1e-5)
     close(trainer.weights_second, expected["layers"][1], 1e-4)
-    # What the kernels read follows what is saved, and the layers of the field are the updated numbers.
+    # The float16 copies equal the rounded parameters, and the field's layers are views of the updated weights.
     assert torch.equal(trainer.model.table, state.field.table.detach().half())
     assert torch.equal(trainer.model.weights, trainer.weights.half())
     assert torch.equal(state.field.density_layers[0].detach().reshape(-1), trainer.weights[: 16 * 16])
@@ -259,7 +259,7 @@ def test_updating_is_adam(beta1: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_step_that_is_not_finite_changes_no_parameter() -> None:
+def test_non_finite_step_leaves_parameters_and_moments_unchanged() -> None:
     trainer = trainer_for()
     state = trainer.state
     state.horizon = 100
@@ -276,7 +276,7 @@ def test_a_step_that_is_not_finite_changes_no_parameter() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_activations_beyond_float16_do_not_stop_training() -> None:
+def test_activations_beyond_float16_range_keep_the_step_finite() -> None:
     trainer = trainer_for()
     field = trainer.state.field
     first, second = field.colour_layers[:2]
@@ -345,7 +345,7 @@ def test_a_step_never_waits_for_the_device(mining: MiningConfig) -> None:
 
 
 @requires_gpu
-def test_another_batch_and_another_scene_compile_nothing() -> None:
+def test_other_batch_size_and_scene_compile_no_new_kernel() -> None:
     from raymine.kernels.adam.gpu import adam
     from raymine.kernels.judge.gpu import judge
     from raymine.kernels.march.gpu import march
@@ -378,7 +378,7 @@ def advance_on_five_images(config: TrainConfig, steps: int) -> None:
 
 
 @requires_gpu
-def test_fused_and_plain_steps_train_alike() -> None:
+def test_fused_and_plain_steps_reach_the_same_psnr() -> None:
     config = replace(CONFIG, optimiser=replace(CONFIG.optimiser, average=0.0))
     trainer, _ = learn(config, 300)
     plain = create_state(config, trainer.data, seed=0, device=DEVICE)
@@ -400,12 +400,12 @@ def test_fused_and_plain_steps_train_alike() -> None:
     assert abs(scores[0] - scores[1]) < 0.5, scores
 
 
-def test_it_learns_and_shows_what_it_learnt() -> None:
+def test_training_lowers_the_error_and_fused_renderer_matches_volume_renderer() -> None:
     steps = 200 if GPU else 6
     trainer, reports = learn(CONFIG, steps)
     assert [report.step for report in reports] == list(range(steps))
     assert all(report.finite for report in reports)
-    if GPU:  # the few rays of the interpreter's steps say nothing about what was learnt
+    if GPU:  # the interpreter trains on too few rays to compare errors
         early, late = (sum(r.mse for r in part) / 4 for part in (reports[:4], reports[-4:]))
         assert late < 0.15 * early
     state = trainer.state

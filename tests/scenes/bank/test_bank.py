@@ -1,4 +1,4 @@
-"""The image bank: that it holds the right pixels, whatever the files were."""
+"""The image bank: gathered pixels and masks, the memory budget, and errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_pack_larger_than_the_budget_is_read_without_mapping_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_pixels_that_do_not_exist_are_refused(tmp_path: Path, mapped: bool) -> None:
+def test_gather_out_of_range_or_after_close_raises(tmp_path: Path, mapped: bool) -> None:
     scene = scene_of(tmp_path, [(save(tmp_path / "a.png", noise(0, 70, 80)), 80, 70)])
     one = torch.tensor([0])
     with opened(scene, tmp_path) as bank:
@@ -79,7 +79,7 @@ def test_pixels_that_do_not_exist_are_refused(tmp_path: Path, mapped: bool) -> N
     bank.close()
 
 
-def test_as_tensor(tmp_path: Path) -> None:
+def test_as_tensor_returns_all_images_if_they_fit_and_are_alike(tmp_path: Path) -> None:
     photos = noise_scene(tmp_path / "photos")
     with opened(photos, tmp_path) as bank:
         whole = bank.as_tensor()

@@ -1,4 +1,4 @@
-"""Decoding: every kind of picture, shrinking, orientation and masks."""
+"""Decoding: image modes, downscaling, EXIF orientation and masks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 from support.bank_scenes import noise, opened, save, scene_of
 
 
-def test_every_kind_of_picture_becomes_rgb_or_rgba(tmp_path: Path) -> None:
+def test_every_image_mode_becomes_rgb_or_rgba(tmp_path: Path) -> None:
     grey = np.array([[0, 100], [200, 255]], np.uint8)
     palette = Image.new("P", (2, 2))
     palette.putpalette([10, 20, 30, 200, 100, 50] + [0] * 762)
@@ -57,7 +57,7 @@ def test_shrinking_averages_premultiplied_colour(tmp_path: Path) -> None:
     assert inside == [100, 50, 20, 255]
 
 
-def test_whole_factors_average_exactly_and_others_stay_close(tmp_path: Path) -> None:
+def test_integer_downscaling_averages_exactly_and_other_factors_closely(tmp_path: Path) -> None:
     ramp = np.tile(np.arange(0, 240, dtype=np.uint8), (60, 1))
     path = save(tmp_path / "a.png", np.stack([ramp] * 3, -1))
     scene = scene_of(tmp_path, [(path, 60, 15), (path, 100, 25)])
@@ -67,7 +67,7 @@ def test_whole_factors_average_exactly_and_others_stay_close(tmp_path: Path) -> 
     assert np.abs(odd - (2.4 * (np.arange(100) + 0.5) - 0.5))[:, 2:-2].max() <= 1.0
 
 
-def test_a_large_jpeg_shrinks_to_the_right_place(tmp_path: Path) -> None:
+def test_downscaled_large_jpeg_is_not_shifted(tmp_path: Path) -> None:
     width, height = 1203, 803  # not multiples of eight: the reduced decode covers a fraction of its last pixel
     x = np.arange(width) / width * 255
     Image.fromarray(np.stack([np.tile(x, (height, 1))] * 3, -1).astype(np.uint8)).save(tmp_path / "a.jpg", quality=95)
@@ -97,7 +97,7 @@ def test_exif_orientation_is_applied(tmp_path: Path, tag: int) -> None:
         np.testing.assert_array_equal(bank.image(0)[..., :3], upright)
 
 
-def test_a_camera_made_for_the_stored_picture_overrules_exif(tmp_path: Path) -> None:
+def test_exif_is_ignored_if_the_camera_has_the_stored_size(tmp_path: Path) -> None:
     stored = noise(3, 20, 50)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -106,7 +106,7 @@ def test_a_camera_made_for_the_stored_picture_overrules_exif(tmp_path: Path) -> 
         np.testing.assert_array_equal(bank.image(0)[..., :3], stored)
 
 
-def test_masks_of_zeros_and_ones_and_of_other_sizes(tmp_path: Path) -> None:
+def test_masks_of_zeros_and_ones_are_scaled_to_the_image(tmp_path: Path) -> None:
     half = np.zeros((8, 8), np.uint8)
     half[:, 4:] = 1
     path = save(tmp_path / "a.png", noise(0, 4, 4))

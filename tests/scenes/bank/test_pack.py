@@ -1,4 +1,4 @@
-"""The image bank's cache: up to date, safe from kills, damage and company, and honest about what is missing."""
+"""The cache of the image bank: reuse, changed and damaged files, unreadable images, disk errors, memory budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_second_opening_decodes_nothing(tmp_path: Path, photos: Scene, decodes
     assert len(decodes) == 6
 
 
-def test_the_digest_follows_content_not_place(tmp_path: Path, photos: Scene) -> None:
+def test_digest_depends_on_content_and_not_on_location(tmp_path: Path, photos: Scene) -> None:
     with opened(photos, tmp_path) as bank:
         digest = bank.digest
     moved = tmp_path / "elsewhere"
@@ -50,7 +50,7 @@ def test_the_digest_follows_content_not_place(tmp_path: Path, photos: Scene) -> 
         assert bank.digest != digest
 
 
-def test_one_changed_image_is_the_only_one_decoded_again(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
+def test_only_the_changed_image_is_decoded_again(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
     with opened(photos, tmp_path) as before:
         decodes.clear()
         save(photos.frames[2].image, noise(50, 5, 7, 4))
@@ -59,12 +59,14 @@ def test_one_changed_image_is_the_only_one_decoded_again(tmp_path: Path, photos:
             for i in range(6):
                 expected = noise(50, 5, 7, 4) if i == 2 else noise(i, 5, 7)
                 np.testing.assert_array_equal(after.image(i)[..., : expected.shape[2]], expected)
-        # Who had the old generation open still reads it, although its file is gone.
+        # A bank that was opened before still reads the old pack, although its file is deleted.
         np.testing.assert_array_equal(before.image(2)[..., :3], noise(2, 5, 7))
     assert len(packs(tmp_path)) == 1
 
 
-def test_a_touched_file_is_hashed_and_kept(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
+def test_touched_file_with_the_same_content_is_not_decoded_again(
+    tmp_path: Path, photos: Scene, decodes: list[str]
+) -> None:
     opened(photos, tmp_path).close()
     decodes.clear()
     later = time.time() + 100
@@ -77,7 +79,7 @@ def test_a_touched_file_is_hashed_and_kept(tmp_path: Path, photos: Scene, decode
     assert index["contents"][1]["stamp"][1] == photos.frames[1].image.stat().st_mtime_ns
 
 
-def test_a_changed_mask_counts_as_a_change(tmp_path: Path, decodes: list[str]) -> None:
+def test_image_with_a_changed_mask_is_decoded_again(tmp_path: Path, decodes: list[str]) -> None:
     mask = save(tmp_path / "m.png", np.full((4, 4), 255, np.uint8))
     scene = scene_of(tmp_path, [(save(tmp_path / "a.png", noise(0, 4, 4)), 4, 4)], {0: mask})
     opened(scene, tmp_path).close()
@@ -120,7 +122,7 @@ def edit_index(change: Callable[[str], str]) -> Callable[[Path], None]:
         (edit_index(lambda text: text.replace('"offset": 0', '"offset": 3')), 6, "checksum"),
     ],
 )
-def test_a_damaged_cache_is_made_again_with_a_warning(
+def test_damaged_cache_is_rebuilt_with_a_warning(
     tmp_path: Path,
     photos: Scene,
     decodes: list[str],
@@ -140,7 +142,9 @@ def test_a_damaged_cache_is_made_again_with_a_warning(
     assert len(packs(tmp_path)) == 1
 
 
-def test_every_bad_image_is_named_and_the_good_ones_are_kept(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
+def test_every_unreadable_image_is_named_and_the_others_stay_cached(
+    tmp_path: Path, photos: Scene, decodes: list[str]
+) -> None:
     good = photos.frames[1].image.read_bytes()
     photos.frames[0].image.write_bytes(photos.frames[0].image.read_bytes()[:-30])
     photos.frames[1].image.write_bytes(b"not a picture")
@@ -169,7 +173,7 @@ def test_every_bad_image_is_named_and_the_good_ones_are_kept(tmp_path: Path, pho
     assert sorted(decodes) == ["0.png", "1.png", "2.png", "3.png"]
 
 
-def test_an_image_gone_bad_leaves_the_old_pack_as_it_was(tmp_path: Path, photos: Scene) -> None:
+def test_unreadable_image_leaves_the_existing_pack_unchanged(tmp_path: Path, photos: Scene) -> None:
     opened(photos, tmp_path).close()
     index = (bank_folder(tmp_path) / "index.json").read_bytes()
     good = photos.frames[5].image.read_bytes()
@@ -181,7 +185,7 @@ def test_an_image_gone_bad_leaves_the_old_pack_as_it_was(tmp_path: Path, photos:
     opened(photos, tmp_path).close()
 
 
-def test_a_bad_mask_is_named(tmp_path: Path) -> None:
+def test_unreadable_mask_error_names_the_file(tmp_path: Path) -> None:
     mask = tmp_path / "mask.png"
     mask.write_bytes(b"\x89PNG nothing")
     scene = scene_of(tmp_path, [(save(tmp_path / "a.png", noise(0, 4, 4)), 4, 4)], {0: mask})
@@ -189,7 +193,7 @@ def test_a_bad_mask_is_named(tmp_path: Path) -> None:
         opened(scene, tmp_path)
 
 
-def test_too_little_disk_is_said_before_anything_is_written(
+def test_too_little_disk_space_raises_before_anything_is_written(
     tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bank_pack.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1 << 20))
@@ -206,7 +210,7 @@ def test_too_little_disk_is_said_before_anything_is_written(
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.ENOSPC, "no space left on the disk"), (errno.EACCES, "no permission to write")]
 )
-def test_a_disk_that_fills_up_leaves_nothing_behind(
+def test_failed_write_leaves_no_partial_files(
     tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
     real, calls = os.pwrite, [0]
@@ -232,14 +236,14 @@ def test_short_writes_are_completed(tmp_path: Path, photos: Scene, monkeypatch: 
         np.testing.assert_array_equal(bank.image(5)[..., :3], noise(5, 5, 7))
 
 
-def test_an_image_beyond_the_memory_budget_is_refused(tmp_path: Path) -> None:
+def test_image_beyond_the_memory_budget_raises(tmp_path: Path) -> None:
     Image.new("RGB", (1000, 1000)).save(tmp_path / "big.png")
     scene = scene_of(tmp_path, [(tmp_path / "big.png", 1000, 1000)])
     with pytest.raises(ResourceError, match=r"big\.png needs about 11 MB of memory to decode, more than .* of 2 MB"):
         opened(scene, tmp_path, memory_budget=2 << 20)
 
 
-def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_decodes_stay_within_half_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for i in range(8):
         Image.new("RGB", (500, 500), (i, i, i)).save(tmp_path / f"{i}.png")
@@ -251,7 +255,7 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
-        # Long enough for as many as may to come together, also on a busy machine, and then for one too many.
+        # Wait until the allowed number of decodes overlap, also on a busy machine, and then for one too many.
         deadline = time.monotonic() + 5
         while most[0] < goal[0] and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -270,14 +274,14 @@ def test_decodes_in_flight_stay_within_half_the_budget(tmp_path: Path, monkeypat
     assert most[0] == 8
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, photos: Scene) -> None:
+def test_unwritable_cache_raises_resource_error(tmp_path: Path, photos: Scene) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ResourceError, match="cannot be written") as caught:
         open_bank(photos, [0], cache_dir=tmp_path / "file" / "cache")
     assert "RAYMINE_CACHE" in str(caught.value)
 
 
-def test_bad_requests(tmp_path: Path, photos: Scene) -> None:
+def test_invalid_arguments_of_open_bank_raise(tmp_path: Path, photos: Scene) -> None:
     with pytest.raises(ConfigError, match="No frames"):
         open_bank(photos, [], cache_dir=tmp_path)
     with pytest.raises(ConfigError, match=r"Frame 6 does not exist: .* has 6 frames"):

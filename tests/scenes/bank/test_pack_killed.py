@@ -1,4 +1,4 @@
-"""The image bank when processes are killed, interrupted, or two at a time."""
+"""The image bank when processes are killed, interrupted, or run at the same time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_two_processes_pack_once(tmp_path: Path, photos: Scene) -> None:
     assert said == [f"Another process is packing {photos.root}; waiting for it."]
 
 
-def test_kill_at_any_moment_and_continue(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
+def test_packing_continues_after_a_kill(tmp_path: Path, photos: Scene, decodes: list[str]) -> None:
     process = child(tmp_path, 0.15)
     wait_for_lines(tmp_path / "log", 4, process)
     process.kill()
@@ -72,7 +72,7 @@ def test_kill_at_any_moment_and_continue(tmp_path: Path, photos: Scene, decodes:
     begun = len((tmp_path / "log").read_text().splitlines())
     journal = bank_folder(tmp_path) / "journal.jsonl"
     assert not (bank_folder(tmp_path) / "index.json").exists()
-    # A line cut short in the middle, as a power cut may leave it.
+    # A truncated line, as a power cut may leave it.
     with open(journal, "ab") as file:
         file.write(b'{"slot": 5, "dig')
     (bank_folder(tmp_path) / ".index.json.123-ab.raymine-tmp").write_text("{")
@@ -85,7 +85,7 @@ def test_kill_at_any_moment_and_continue(tmp_path: Path, photos: Scene, decodes:
     assert sorted(path.name.split("-")[0] for path in bank_folder(tmp_path).iterdir()) == ["index.json", "lock", "pack"]
 
 
-def test_continuing_trusts_neither_lost_bytes_nor_changed_files(
+def test_resumed_packing_decodes_lost_and_changed_images_again(
     tmp_path: Path, photos: Scene, decodes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object) -> None:
@@ -110,9 +110,7 @@ def test_continuing_trusts_neither_lost_bytes_nor_changed_files(
     assert len(decodes) == 6
 
 
-def test_an_interrupted_renewal_keeps_the_old_generation(
-    tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_update_keeps_the_old_pack(tmp_path: Path, photos: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(photos, tmp_path).close()
     save(photos.frames[0].image, noise(80, 5, 7))
 

@@ -1,4 +1,4 @@
-"""The built-in scene: its folder, its geometry and light, and that it is made once and whole."""
+"""The built-in scene: folder format, views, geometry, shading, caching, and recovery from damage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def focal(size: int) -> float:
     return 0.5 * size / math.tan(0.5 * FIELD_OF_VIEW)
 
 
-def test_the_folder_is_a_blender_scene(tmp_path: Path) -> None:
+def test_folder_is_a_blender_scene(tmp_path: Path) -> None:
     folder = builtin_scene(tmp_path, **SMALL)
     for split, count in (("train", 5), ("test", 2)):
         described = json.loads((folder / f"transforms_{split}.json").read_text())
@@ -53,7 +53,7 @@ def test_the_folder_is_a_blender_scene(tmp_path: Path) -> None:
             assert np.shape(frame["transform_matrix"]) == (4, 4)
 
 
-def test_it_loads_and_packs_like_any_scene(tmp_path: Path) -> None:
+def test_builtin_scene_loads_and_packs(tmp_path: Path) -> None:
     folder = builtin_scene(tmp_path, **SMALL)
     scene = load_scene(folder)
     assert (len(scene.of_split("train")), len(scene.of_split("test"))) == (5, 2)
@@ -78,7 +78,7 @@ def test_views_are_rigid_on_the_sphere_and_look_at_the_centre() -> None:
     assert apart.max() < 1.2
 
 
-def test_the_ball_is_where_its_equations_say(tracer: Tracer) -> None:
+def test_ball_is_rendered_at_its_predicted_position_and_size(tracer: Tracer) -> None:
     """Seen straight from above through a narrow lens, the glazed ball is a disc of the predicted size and place."""
     size = 64
     pose = look_at_centre(-math.pi / 2, math.pi / 2 - 1e-9)
@@ -97,7 +97,7 @@ def test_the_ball_is_where_its_equations_say(tracer: Tracer) -> None:
     assert (around[:, 2] > around[:, 0]).mean() < 0.7  # plate
 
 
-def test_everything_lies_inside_the_box(tracer: Tracer) -> None:
+def test_scene_content_lies_inside_the_box(tracer: Tracer) -> None:
     """Silhouettes from three sides stay within +-1.1, and nothing is cut off by the picture's border."""
     size = 48
     for azimuth, elevation in ((0.0, 0.0), (math.pi / 2, 0.0), (0.3, 1.5)):
@@ -109,7 +109,7 @@ def test_everything_lies_inside_the_box(tracer: Tracer) -> None:
         assert alpha[0].max() == alpha[-1].max() == alpha[:, 0].max() == alpha[:, -1].max() == 0
 
 
-def test_matte_parts_look_alike_from_everywhere_and_glossy_ones_do_not(tracer: Tracer) -> None:
+def test_only_glossy_surfaces_change_with_the_view_direction(tracer: Tracer) -> None:
     """One surface point in the middle of a narrow picture, seen from several directions."""
 
     def seen(point: tuple[float, float, float], azimuth: float) -> np.ndarray:
@@ -125,8 +125,8 @@ def test_matte_parts_look_alike_from_everywhere_and_glossy_ones_do_not(tracer: T
     assert np.ptp(ball, axis=0).max() > 12.0
 
 
-def test_alpha_edges_are_straight(tracer: Tracer) -> None:
-    """Where a pixel is partly covered its colour is the object's, not mixed with what lies behind it."""
+def test_edge_pixels_have_straight_alpha(tracer: Tracer) -> None:
+    """A partly covered pixel has the object's colour, not mixed with the background."""
     size = 60
     picture = tracer.render(look_at_centre(0.4, 0.3), focal(size), size).astype(int)
     alpha = picture[..., 3]
@@ -139,7 +139,7 @@ def test_alpha_edges_are_straight(tracer: Tracer) -> None:
     assert 0.7 < half / full < 1.4
 
 
-def test_it_is_made_once_and_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scene_is_deterministic_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int]] = []
     first = builtin_scene(tmp_path / "a", progress=lambda done, total: calls.append((done, total)), **SMALL)
     assert calls == [(i, 7) for i in range(1, 8)]
@@ -154,20 +154,20 @@ def test_it_is_made_once_and_the_same_every_time(tmp_path: Path, monkeypatch: py
     assert builtin_scene(tmp_path / "a", **SMALL) == first
 
 
-def test_parameters_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_different_parameters_have_different_folders(tmp_path: Path) -> None:
     names = {
         builtin_scene(tmp_path, size=size, train_views=n, test_views=1).name for size, n in ((4, 1), (5, 1), (4, 2))
     }
     assert len(names) == 3
 
 
-def test_the_version_follows_the_source() -> None:
+def test_generator_digest_is_stable() -> None:
     assert generator_digest() == generator_digest()
     assert len(generator_digest()) == 64
 
 
 @pytest.mark.parametrize("harm", ["remove", "truncate", "manifest", "empty"])
-def test_a_damaged_scene_is_made_again(tmp_path: Path, harm: str) -> None:
+def test_damaged_scene_is_rebuilt(tmp_path: Path, harm: str) -> None:
     folder = builtin_scene(tmp_path, **SMALL)
     whole = folder_bytes(folder)
     if harm == "remove":
@@ -183,21 +183,21 @@ def test_a_damaged_scene_is_made_again(tmp_path: Path, harm: str) -> None:
     assert folder_bytes(folder) == whole
 
 
-def test_an_unfinished_scene_is_never_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_creation_leaves_no_scene_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         builtin_scene(tmp_path, progress=stop, **SMALL)
     assert [p for p in (tmp_path / "builtin").iterdir() if p.is_dir()] == []
-    # What a kill -9 leaves behind is cleared away by the next one.
+    # The next call removes what a killed process left behind.
     name = builtin._name_of(BuiltinConfig(**SMALL))
     (tmp_path / "builtin" / f"{name}.part-killed").mkdir()
     assert builtin_scene(tmp_path, **SMALL).name == name
     assert [p.name for p in (tmp_path / "builtin").iterdir() if p.is_dir()] == [name]
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_create_one_scene(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from raymine.scenes.builtin import builtin_scene;"
         "print(builtin_scene(Path(sys.argv[1]), size=24, train_views=5, test_views=2))"
@@ -212,7 +212,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert len(list(Path(paths.pop()).glob("train/*.png"))) == 5
 
 
-def test_bad_requests(tmp_path: Path) -> None:
+def test_invalid_size_or_unwritable_cache_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`size` of the built-in scene must be between 4 and 4096, got 0"):
         builtin_scene(tmp_path, size=0)
     (tmp_path / "file").write_text("in the way")

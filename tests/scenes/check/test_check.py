@@ -1,4 +1,4 @@
-"""`check_scene` must name every defect in one pass."""
+"""`check_scene` must report every defect in one pass."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def only(problems: list[Problem], kind: str) -> Problem:
 
 
 @pytest.mark.parametrize("write", [write_transforms, write_llff, write_colmap], ids=["transforms", "llff", "colmap"])
-def test_a_sound_scene_has_no_problem(write, tmp_path: Path):
+def test_valid_scene_has_no_problems(write, tmp_path: Path):
     assert check_scene(write(ring(), tmp_path)) == []
 
 
-def test_a_sound_blender_scene_has_no_problem(tmp_path: Path):
+def test_valid_blender_scene_has_no_problems(tmp_path: Path):
     assert check_scene(write_blender(ring(centre=(0.0, 0.0, 0.0)), tmp_path)) == []
 
 
-def test_one_of_each_defect_in_one_pass(tmp_path: Path):
+def test_every_kind_of_defect_is_reported_in_one_pass(tmp_path: Path):
     capture = ring(24)
     document = transforms_of(capture)
     frames = document["frames"]
@@ -107,7 +107,7 @@ def test_one_of_each_defect_in_one_pass(tmp_path: Path):
 
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
-def test_images_cut_short_anywhere_are_found(share: float, suffix: str, tmp_path: Path):
+def test_truncated_images_are_reported(share: float, suffix: str, tmp_path: Path):
     capture = ring()
     capture.names = [n.replace(".png", suffix) for n in capture.names]
     write_transforms(capture, tmp_path)
@@ -120,7 +120,7 @@ def test_images_cut_short_anywhere_are_found(share: float, suffix: str, tmp_path
 
 
 @pytest.mark.parametrize(("pixel", "words"), [((9, 9, 9, 0), "transparent"), ((200, 0, 0, 255), "one colour")])
-def test_images_that_show_nothing_are_named(pixel: tuple[int, ...], words: str, tmp_path: Path):
+def test_blank_images_are_reported(pixel: tuple[int, ...], words: str, tmp_path: Path):
     capture = ring(6)
     scene = write_transforms(capture, tmp_path)
     folder = tmp_path / "images"
@@ -138,7 +138,7 @@ def test_images_that_show_nothing_are_named(pixel: tuple[int, ...], words: str, 
     assert len(found.files) == 6
 
 
-def test_paths_that_hold_no_scene(tmp_path: Path):
+def test_paths_without_a_scene_are_reported(tmp_path: Path):
     assert kinds(check_scene(tmp_path / "nowhere")) == {"no-such-path"}
     assert kinds(check_scene(tmp_path)) == {"empty"}
     (tmp_path / "readme.md").write_text("x")
@@ -147,7 +147,7 @@ def test_paths_that_hold_no_scene(tmp_path: Path):
         check_scene(tmp_path, downscale=-1)
 
 
-def test_one_broken_split_does_not_hide_the_other(tmp_path: Path):
+def test_broken_split_does_not_hide_problems_of_the_other(tmp_path: Path):
     write_blender(ring(centre=(0.0, 0.0, 0.0)), tmp_path)
     (tmp_path / "transforms_test.json").write_text('{"camera_angle_x": 0.7, "frames": [')
     train = json.loads((tmp_path / "transforms_train.json").read_text())
@@ -158,7 +158,7 @@ def test_one_broken_split_does_not_hide_the_other(tmp_path: Path):
     assert "infinite" in only(problems, "pose").what
 
 
-def test_cameras_in_the_box_and_views_past_it(tmp_path: Path):
+def test_cameras_inside_the_box_or_looking_past_it_are_warnings(tmp_path: Path):
     capture = ring(6, centre=(0.0, 0.0, 0.0))
     write_blender(capture, tmp_path)
     path = tmp_path / "transforms_train.json"
@@ -175,7 +175,7 @@ def test_cameras_in_the_box_and_views_past_it(tmp_path: Path):
     assert {p.severity for p in problems} == {"warning"}
 
 
-def test_a_camera_far_from_all_others(tmp_path: Path):
+def test_outlier_camera_is_reported(tmp_path: Path):
     capture = ring(12)
     frames = frames_of(capture)
     frames[3]["transform_matrix"][0][3] += 3000.0
@@ -183,7 +183,7 @@ def test_a_camera_far_from_all_others(tmp_path: Path):
     assert only(check_scene(tmp_path), "outlier").files == ("images/photo_03.png",)
 
 
-def test_a_squeezed_set_and_a_folding_lens_are_warnings(tmp_path: Path):
+def test_wrong_image_sizes_and_non_invertible_lenses_are_reported(tmp_path: Path):
     capture = ring()
     write_transforms(capture, tmp_path, k1=-3.0)
     write_images(capture, tmp_path / "images", (48, 20))
@@ -193,7 +193,7 @@ def test_a_squeezed_set_and_a_folding_lens_are_warnings(tmp_path: Path):
     assert len(only(problems, "lens").files) == 9
 
 
-def test_same_pose_at_other_times_is_no_duplicate(tmp_path: Path):
+def test_same_pose_at_different_times_is_no_duplicate(tmp_path: Path):
     capture = ring(8, centre=(0.0, 0.0, 0.0))
     capture.rotations[:] = capture.rotations[0]
     capture.translations[:] = capture.translations[0]

@@ -1,4 +1,4 @@
-"""COLMAP models: camera models, binary and text, and the depths that scene points give."""
+"""COLMAP models in binary and text: camera models, and depth ranges from scene points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.scene_writers import (
         ("RADIAL_FISHEYE", 9, [40, 24, 16, 0.1, 0.02], "fisheye", (0.1, 0.02, 0, 0)),
     ],
 )  # fmt: skip
-def test_colmap_camera_models(name, number, parameters, model, distortion, binary, tmp_path: Path):
+def test_colmap_camera_models_are_converted(name, number, parameters, model, distortion, binary, tmp_path: Path):
     write_colmap(ring(3), tmp_path, binary=binary, model=(name, number, parameters))
     camera = load_scene(tmp_path).cameras[0]
     assert (camera.fx, camera.fy, camera.cx, camera.cy) == (40, 40, 24, 16)
@@ -40,7 +40,7 @@ def test_colmap_camera_models(name, number, parameters, model, distortion, binar
 
 @pytest.mark.parametrize(("name", "number"), [("FOV", 7), ("THIN_PRISM_FISHEYE", 10), ("MYSTERY", 77)])
 @pytest.mark.parametrize("binary", [True, False])
-def test_unknown_colmap_model_is_refused_by_name(name: str, number: int, binary: bool, tmp_path: Path):
+def test_unsupported_colmap_model_raises_with_its_name(name: str, number: int, binary: bool, tmp_path: Path):
     count = {7: 5, 10: 12}.get(number, 3)
     write_colmap(ring(3), tmp_path, binary=binary, model=(name, number, [40.0] * count))
     with pytest.raises(SceneError, match=r"model (number 77|FOV|THIN_PRISM_FISHEYE|MYSTERY)") as error:
@@ -49,7 +49,7 @@ def test_unknown_colmap_model_is_refused_by_name(name: str, number: int, binary:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_colmap_points_give_depths(binary: bool, tmp_path: Path):
+def test_colmap_points_set_the_depth_range(binary: bool, tmp_path: Path):
     rng = np.random.default_rng(0)
     points = np.array([2.0, -1.0, 5.0]) + rng.normal(size=(200, 3)) * 0.3
     scene = load_scene(write_colmap(ring(), tmp_path, binary=binary, points=points))
