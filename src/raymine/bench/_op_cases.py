@@ -20,7 +20,7 @@ from raymine.kernels.composite.op import composite
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.packed import Samples
@@ -111,7 +111,7 @@ class _Draws:
         for centre, radius in zip(self._uniform(12, 3) * 2 - 1, self._uniform(12) + 0.3, strict=True):
             away = torch.minimum(away, (cells - centre).norm(dim=-1) / radius)
         limit = away.flatten().kthvalue(round(0.03 * away.numel())).values
-        return pack((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
+        return pack_bits((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
 
     def unit(self, n: int) -> Tensor:
         return torch.nn.functional.normalize(self.normal(n, 3), dim=-1)

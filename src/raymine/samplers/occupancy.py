@@ -24,7 +24,7 @@ from raymine.contracts import (
     activations_of,
 )
 from raymine.errors import ConfigError
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.philox.op import Stream, uniform, words
 from raymine.toolkit.occupancy_update import Visit, above_limit, grid_coordinates, update_values
 
@@ -104,7 +104,7 @@ class OccupancySampler:
                 occupied = torch.ones_like(self.values, dtype=torch.bool)
             else:
                 occupied = self._above_limit(self.values)
-            self._grid = pack(occupied.reshape(-1, res, res, res), self.bounds.low, self.bounds.high)
+            self._grid = pack_bits(occupied.reshape(-1, res, res, res), self.bounds.low, self.bounds.high)
         return self._grid
 
     def changed(self) -> None:
