@@ -35,7 +35,7 @@ from raymine.step import TrainConfig, TrainData, TrainState, create_state
 from .derive import summarise
 from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, train_for
 from .memory import step_memory
-from .policies import Policy, check_request, parse_policies
+from .policies import BenchPolicy, check_request, parse_policies
 from .probe import Probe, probe
 from .records import NAME, Document, Look, Run, Setting, Shapes, read_document, write_document
 from .snapshots import write_pictures
@@ -177,7 +177,7 @@ class _Bench:
     """One benchmark in progress: what is trained, on what, and where results go."""
 
     def __init__(
-        self, request: MiningRequest, policies: Sequence[Policy], prepared: Prepared, frames: tuple[int, ...]
+        self, request: MiningRequest, policies: Sequence[BenchPolicy], prepared: Prepared, frames: tuple[int, ...]
     ) -> None:
         self.request = request
         self.scene: Scene = prepared.scene

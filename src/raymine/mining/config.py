@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from raymine.errors import ConfigError
 
-Policy = Literal["none", "prune", "hard"]
+MiningPolicy = Literal["none", "prune", "hard"]
 Draw = Literal["systematic", "poisson", "multinomial", "topk"]
 Reweight = Literal["unbiased", "none"]
 
@@ -66,13 +66,13 @@ class MiningConfig:
     `hard` drops a sample.
     """
 
-    policy: Policy = "hard"
+    policy: MiningPolicy = "hard"
     stop: float = 1e-4
     faint: float = 0.0
     hard: HardConfig = dataclasses.field(default_factory=HardConfig)
 
     def __post_init__(self) -> None:
-        if self.policy not in get_args(Policy):
-            raise ConfigError(f"mining policy must be one of {', '.join(get_args(Policy))}; got {self.policy!r}.")
+        if self.policy not in get_args(MiningPolicy):
+            raise ConfigError(f"mining policy must be one of {', '.join(get_args(MiningPolicy))}; got {self.policy!r}.")
         if not (0 <= self.stop < 1 and 0 <= self.faint < 1):
             raise ConfigError(f"mining needs 0 <= stop < 1 and 0 <= faint < 1, got {self.stop} and {self.faint}.")
