@@ -64,7 +64,7 @@ def test_every_case_agrees_with_the_reference_and_has_the_same_inputs_each_time(
 
 
 def test_the_grid_to_march_through_has_three_per_cent_in_blobs() -> None:
-    grid = _op_cases._Draws(TINY).blobs(32)
+    grid = _op_cases._RandomInputs(TINY).blobs(32)
     assert float(grid.cells.float().mean()) == pytest.approx(0.03, abs=1e-3)
     assert 0 < int(grid.blocks.sum()) < grid.blocks.numel()
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from raymine.errors import ConfigError
 
 MiningPolicy = Literal["none", "prune", "hard"]
-Draw = Literal["systematic", "poisson", "multinomial", "topk"]
+DrawMethod = Literal["systematic", "poisson", "multinomial", "topk"]
 Reweight = Literal["unbiased", "none"]
 
 
@@ -27,7 +27,7 @@ class HardConfig:
         impossible samples cannot crowd out the rest; None: no limit.
     """
 
-    draw: Draw = "systematic"
+    draw: DrawMethod = "systematic"
     reweight: Reweight = "unbiased"
     rate: float | None = None
     low: float = 0.05
@@ -36,7 +36,7 @@ class HardConfig:
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("draw", self.draw, get_args(Draw)),
+            ("draw", self.draw, get_args(DrawMethod)),
             ("reweight", self.reweight, get_args(Reweight)),
         ):
             if value not in known:
