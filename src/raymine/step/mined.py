@@ -40,7 +40,7 @@ from raymine.step.precision import Ways
 from raymine.step.state import TrainState
 
 
-class Gradients(NamedTuple):
+class BackwardResult(NamedTuple):
     """What the backward pass of a step found: the loss, how many samples were trained on, numbers [] of the miner."""
 
     loss: LossReport
@@ -57,7 +57,7 @@ class OutputGradients(NamedTuple):
     loss: LossReport
 
 
-def backward(state: TrainState, batch: RayBatch, rounds: Rounds, ways: Ways) -> Gradients:
+def backward(state: TrainState, batch: RayBatch, rounds: Rounds, ways: Ways) -> BackwardResult:
     """The loss of a batch and its gradient in the parameters, through the samples that the policy trains on."""
     objective = Objective(state, batch.rays, batch.wanted, rounds.earlier)
     if state.miner is None:
@@ -73,7 +73,7 @@ def backward(state: TrainState, batch: RayBatch, rounds: Rounds, ways: Ways) -> 
     return found
 
 
-def _unmined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> Gradients:
+def _unmined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> BackwardResult:
     mining = state.config.mining
     if mining.policy == "prune":
         samples, query = visible_samples(ways.look, objective.rays, samples, mining.stop, mining.faint)
@@ -81,23 +81,23 @@ def _unmined(state: TrainState, objective: Objective, samples: Samples, ways: Wa
         query = query_points(objective.rays, samples)
     loss = objective(ways.learn.forward(query), samples)
     (loss.total if ways.scale == 1 else loss.total * ways.scale).backward()
-    return Gradients(loss, len(samples), {})
+    return BackwardResult(loss, len(samples), {})
 
 
-def _mined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> Gradients:
+def _mined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
     first, kept = first_look(ways.look, objective.rays, samples, mining.stop, mining.faint, keep=True)
-    found = gradients_of_outputs(state, objective, first, samples, ways.scale)
+    found = objective_gradients(state, objective, first, samples, ways.scale)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
         query = query_points(objective.rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
         train_chosen(ways.learn, query, found.gradient, chosen, ways.scale)
-    return Gradients(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
+    return BackwardResult(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
 
 
-def gradients_of_outputs(
+def objective_gradients(
     state: TrainState, objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0
 ) -> OutputGradients:
     """Gradient of the objective in every pre-activation: in closed form where there is one, by autograd elsewhere."""
