@@ -85,7 +85,7 @@ def gradients(state: TrainState, trained: dict[str, Tensor], missing: bool = Fal
     rounds = state.sampler.sample(batch.rays)
     samples = rounds.samples
     assert len(samples) == 0 if missing else len(samples) > 1000
-    _, kept, _ = backward(state, batch, rounds, precision.ways_to_ask(state.config, state.field))
+    _, kept, _ = backward(state, batch, rounds, precision.fields_for_step(state.config, state.field))
     assert missing or (kept < len(samples)) == (state.config.mining.policy != "none")
     found = {name: p.grad for name, p in state.field.named_parameters() if p.grad is not None}
     return {name: grad.to_dense() if grad.is_sparse else grad for name, grad in found.items()}
@@ -200,7 +200,7 @@ def test_the_occupancy_grid_is_visited_in_float32(amp: Amp, trained: dict[str, T
         gradients(state, trained)
         with Products() as products:
             draws = Draws(state.seed, 104, CPU)
-            state.sampler.before_step(precision.visiting(state.config, state.field), draws, None)
+            state.sampler.before_step(precision.field_for_occupancy(state.config, state.field), draws, None)
         assert products.types == {torch.float32}
     assert torch.allclose(whole.sampler.values, half.sampler.values, rtol=1e-4, atol=1e-6)
 
@@ -213,7 +213,7 @@ def test_gradients_are_those_of_float32_so_the_scale_is_undone(
     expected = gradients(fresh("fp32", policy), trained)
     found = gradients(fresh(amp, policy), trained)
     assert_near(found, expected, tolerance)
-    monkeypatch.setattr(precision, "SCALE", 4 * precision.SCALE)
+    monkeypatch.setattr(precision, "FP16_LOSS_SCALE", 4 * precision.FP16_LOSS_SCALE)
     assert_near(gradients(fresh(amp, policy), trained), found, 1e-3)
 
 
@@ -221,7 +221,7 @@ def test_the_scale_is_undone_where_samples_are_chosen(
     trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = gradients(fresh("fp16"), trained)
-    monkeypatch.setattr(precision, "SCALE", 4 * precision.SCALE)
+    monkeypatch.setattr(precision, "FP16_LOSS_SCALE", 4 * precision.FP16_LOSS_SCALE)
     assert_near(gradients(fresh("fp16"), trained), found, 1e-3)
 
 
@@ -233,7 +233,7 @@ def test_an_overflow_in_half_precision_changes_nothing_and_is_reported(
     advance(state, 2)
     field = {name: value.clone() for name, value in state.tensors().items() if name.startswith(("field.", "adam."))}
     with monkeypatch.context() as patch:
-        patch.setattr(precision, "SCALE", 2.0**60)
+        patch.setattr(precision, "FP16_LOSS_SCALE", 2.0**60)
         report = train_step(state, DATA)
     assert not report.finite
     assert math.isfinite(report.loss)
@@ -316,7 +316,7 @@ def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None
         samples = state.sampler.sample(rays).samples
         query = query_points(rays, samples)
         with saved_bytes(state) as counted:
-            output = precision.ways_to_ask(state.config, state.field).learn.forward(query)
+            output = precision.fields_for_step(state.config, state.field).training.forward(query)
         assert output.density.requires_grad
         stored.append(sum(counted))
     assert stored[0] > 300 * len(samples)

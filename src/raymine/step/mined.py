@@ -36,7 +36,7 @@ from raymine.mining.draw import norms
 from raymine.render import first_look, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
 from raymine.step.objective import Objective, closed_form, parameter_terms, sum_of
-from raymine.step.precision import Ways
+from raymine.step.precision import StepFields
 from raymine.step.state import TrainState
 
 
@@ -57,43 +57,43 @@ class OutputGradients(NamedTuple):
     loss: LossReport
 
 
-def backward(state: TrainState, batch: RayBatch, rounds: Rounds, ways: Ways) -> BackwardResult:
+def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
     """The loss of a batch and its gradient in the parameters, through the samples that the policy trains on."""
     objective = Objective(state, batch.rays, batch.wanted, rounds.earlier)
     if state.miner is None:
-        found = _unmined(state, objective, rounds.samples, ways)
+        found = _unmined(state, objective, rounds.samples, fields)
     else:
-        found = _mined(state, objective, rounds.samples, ways)
+        found = _mined(state, objective, rounds.samples, fields)
     terms = parameter_terms(state)
     if terms:
         value = sum_of(terms, ParameterView(state.optimiser.parameters, state.step))
-        (value if ways.scale == 1 else value * ways.scale).backward()
+        (value if fields.loss_scale == 1 else value * fields.loss_scale).backward()
         found = found._replace(loss=replace(found.loss, total=found.loss.total + value.detach()))
-    unscale(state, ways.scale)
+    unscale(state, fields.loss_scale)
     return found
 
 
-def _unmined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> BackwardResult:
+def _unmined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     if mining.policy == "prune":
-        samples, query = visible_samples(ways.look, objective.rays, samples, mining.stop, mining.faint)
+        samples, query = visible_samples(fields.inference, objective.rays, samples, mining.stop, mining.faint)
     else:
         query = query_points(objective.rays, samples)
-    loss = objective(ways.learn.forward(query), samples)
-    (loss.total if ways.scale == 1 else loss.total * ways.scale).backward()
+    loss = objective(fields.training.forward(query), samples)
+    (loss.total if fields.loss_scale == 1 else loss.total * fields.loss_scale).backward()
     return BackwardResult(loss, len(samples), {})
 
 
-def _mined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> BackwardResult:
+def _mined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
-    first, kept = first_look(ways.look, objective.rays, samples, mining.stop, mining.faint, keep=True)
-    found = objective_gradients(state, objective, first, samples, ways.scale)
+    first, kept = first_look(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
+    found = objective_gradients(state, objective, first, samples, fields.loss_scale)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
         query = query_points(objective.rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
-        train_chosen(ways.learn, query, found.gradient, chosen, ways.scale)
+        train_chosen(fields.training, query, found.gradient, chosen, fields.loss_scale)
     return BackwardResult(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
 
 

@@ -26,7 +26,7 @@ from raymine.contracts import (
 from raymine.kernels.activations import Activations
 from raymine.step.config import Amp, TrainConfig
 
-SCALE = 1024.0
+FP16_LOSS_SCALE = 1024.0
 """The loss scale of float16; bfloat16 has the range of float32 and needs none.
 
 The loss is a mean over rays, so that a sample's share of its gradient is tiny. With 32,768 rays of the built-in scene
@@ -42,15 +42,18 @@ def product_type(amp: Amp) -> torch.dtype:
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(amp, torch.float32)
 
 
-class Ways(NamedTuple):
-    """look: the field in passes without a graph; learn: in the one that is trained; scale: of the loss there."""
+class StepFields(NamedTuple):
+    """The field as a step uses it. inference: in passes without a graph. training: in the pass that is differentiated.
 
-    look: Field
-    learn: Field
-    scale: float
+    loss_scale: multiplies the loss of that pass.
+    """
+
+    inference: Field
+    training: Field
+    loss_scale: float
 
 
-def ways_to_ask(config: TrainConfig, field: Field) -> Ways:
+def fields_for_step(config: TrainConfig, field: Field) -> StepFields:
     """How a step evaluates its field.
 
     A field's own kernels (`SeesAlongRays`, `PullsBack`) compute in float32: under another type both passes go through
@@ -59,12 +62,13 @@ def ways_to_ask(config: TrainConfig, field: Field) -> Ways:
     """
     dtype = product_type(config.amp)
     if dtype is torch.float32 and not config.checkpoint_samples:
-        return Ways(field, field, 1.0)
-    learn = TorchField(field, dtype, config.checkpoint_samples)
-    return Ways(field if learn.kernels else learn, learn, SCALE if dtype is torch.float16 else 1.0)
+        return StepFields(field, field, 1.0)
+    training = TorchField(field, dtype, config.checkpoint_samples)
+    scale = FP16_LOSS_SCALE if dtype is torch.float16 else 1.0
+    return StepFields(field if training.kernels else training, training, scale)
 
 
-def visiting(config: TrainConfig, field: Field) -> Field:
+def field_for_occupancy(config: TrainConfig, field: Field) -> Field:
     """The field that updates the occupancy grid: always float32, since no gate keeps what overflows out of the grid."""
     return TorchField(field, torch.float32, config.checkpoint_samples) if config.checkpoint_samples else field
 

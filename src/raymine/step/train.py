@@ -8,7 +8,7 @@ from raymine.contracts import Draws, PreparesStep, StepReport
 from raymine.step.batch import DrawBatch, draw_batch, next_ray_count
 from raymine.step.data import TrainData
 from raymine.step.mined import backward
-from raymine.step.precision import visiting, ways_to_ask
+from raymine.step.precision import field_for_occupancy, fields_for_step
 from raymine.step.state import TrainState
 
 
@@ -20,11 +20,11 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     config, step = state.config, state.step
     draws = Draws(state.seed, step, state.device)
     if isinstance(state.sampler, PreparesStep):
-        state.sampler.before_step(visiting(config, state.field), draws, data.times)
+        state.sampler.before_step(field_for_occupancy(config, state.field), draws, data.times)
     batch = (draw or draw_batch)(state, data)
-    ways = ways_to_ask(config, state.field)
-    rounds = state.sampler.sample(batch.rays, ways.look, draws)
-    loss, trained, extra = backward(state, batch, rounds, ways)
+    fields = fields_for_step(config, state.field)
+    rounds = state.sampler.sample(batch.rays, fields.inference, draws)
+    loss, trained, extra = backward(state, batch, rounds, fields)
     if state.pixels.learns:
         assert batch.pixels is not None
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
