@@ -68,7 +68,7 @@ def visible_samples(
 
 
 @torch.no_grad()
-def first_look(
+def first_pass(
     field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0, *, keep: bool = False
 ) -> tuple[FieldOutput, Tensor | None]:
     """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more.
@@ -166,7 +166,7 @@ class VolumeRenderer:
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
         if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
-            output, _ = first_look(self.field, rays, samples, self.stop, SEEN)
+            output, _ = first_pass(self.field, rays, samples, self.stop, SEEN)
         else:
             samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
             output = self.field.forward(query)

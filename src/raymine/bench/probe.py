@@ -17,7 +17,7 @@ from raymine.contracts import Draws, Rays, Rendered, Samples, Selection
 from raymine.kernels.judge.op import Wanted
 from raymine.mining import Miner, draw
 from raymine.mining.diagnose import Diagnosis, chosen_mask, diagnose, ray_importance, transmittance_before
-from raymine.render import HIDDEN, first_look
+from raymine.render import HIDDEN, first_pass
 from raymine.step import TrainData, TrainState
 from raymine.step.batch import draw_batch
 from raymine.step.mined import OutputGradients, by_autograd
@@ -69,7 +69,7 @@ def batch_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> 
     Autograd goes through rendering and loss, not through the field. A sample whose own opacity is below `faint` has
     gradient 0.
     """
-    first, _ = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
+    first, _ = first_pass(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
     objective = Objective(state, batch.rays, batch.wanted)
     found = by_autograd(objective, first, batch.samples)
     state.optimiser.clear()  # a loss may hold parameters of its own, which have a gradient now
@@ -87,7 +87,7 @@ def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor
         return twin.choose_by_size(own.size, seed=state.seed, step=state.step)
     index = torch.arange(count, device=state.device)
     if mining.policy == "prune":
-        seen, _ = first_look(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
+        seen, _ = first_pass(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
         index = index[seen.density != HIDDEN]
     tau = draw.concentration(draw.probabilities(size), count)
     return Selection(index, torch.ones(len(index), device=state.device), tau, tau.new_tensor(float(count)))

@@ -33,7 +33,7 @@ from raymine.contracts import (
 from raymine.kernels.judge.op import judge
 from raymine.mining import output_gradients
 from raymine.mining.draw import norms
-from raymine.render import first_look, query_points, take, visible_samples
+from raymine.render import first_pass, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
 from raymine.step.objective import Objective, closed_form, parameter_terms, sum_of
 from raymine.step.precision import StepFields
@@ -87,7 +87,7 @@ def _unmined(state: TrainState, objective: Objective, samples: Samples, fields: 
 def _mined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
-    first, kept = first_look(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
+    first, kept = first_pass(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
     found = objective_gradients(state, objective, first, samples, fields.loss_scale)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
