@@ -105,8 +105,8 @@ def density_pass(field: Field, query: FieldInput) -> tuple[Tensor, Tensor | None
 
 
 @torch.no_grad()
-def visible_in_rounds(
-    field: Field, rays: Rays, samples: Samples, stop: float, first_round: int = 32
+def visible_front_to_back(
+    field: Field, rays: Rays, samples: Samples, stop: float, first_samples: int = 32
 ) -> tuple[Samples, FieldInput]:
     """As `visible_samples` without a faint limit, asking the field about a ray only until it is opaque.
 
@@ -117,7 +117,7 @@ def visible_in_rounds(
     density, optical = torch.zeros_like(length), length.new_zeros(samples.n_rays)
     row = torch.zeros_like(samples.ray_id)
     features: list[Tensor] = []
-    asked, low, high = 0, 0, first_round
+    asked, low, high = 0, 0, first_samples
     while True:
         is_open = optical <= -math.log(max(stop, 1e-30))
         index = ((place >= low) & (place < high) & is_open[samples.ray_id]).nonzero()[:, 0]
@@ -168,7 +168,7 @@ class VolumeRenderer:
         if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
             output, _ = first_pass(self.field, rays, samples, self.stop, SEEN)
         else:
-            samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
+            samples, query = visible_front_to_back(self.field, rays, samples, self.stop)
             output = self.field.forward(query)
         behind = background.expand(len(rays), 3)
         return composite_output(output, samples, behind, self.stop, activations_of(self.field))
