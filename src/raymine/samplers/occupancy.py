@@ -28,7 +28,7 @@ from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.philox.op import Stream, uniform, words
 from raymine.toolkit.occupancy_update import Visit, above_limit, grid_coordinates, update_values
 
-DensityFn = Callable[[Tensor], Tensor]
+DensityAtPoints = Callable[[Tensor], Tensor]
 """[n, 3] world positions -> [n] density after activation."""
 
 
@@ -150,7 +150,7 @@ class OccupancySampler:
         """Whether the grid is updated before training step `step`."""
         return step % self.config.every == 0 and step > 0
 
-    def update(self, density: DensityFn, seed: int, step: int) -> None:
+    def update(self, density: DensityAtPoints, seed: int, step: int) -> None:
         """One update: every cell while young (the first sweep overwrites), a sample of cells afterwards."""
         young = not self.swept or step < self.config.full_steps
         levels = range(self.bounds.levels)
