@@ -43,6 +43,7 @@ from raymine.experiment import (
     score_frames,
 )
 from raymine.experiment import train as train_request
+from raymine.export.video import PictureKind
 from raymine.rays import rays_for_camera
 from raymine.recipes import DEFAULT, AnyRecipe
 from raymine.recipes.policies import policy_overrides
@@ -52,7 +53,6 @@ Array = np.ndarray | Tensor | Sequence[Any]
 """Numbers in any of the usual forms."""
 
 Which = Literal["latest", "best"]
-Kind = Literal["colour", "depth", "opacity"]
 
 
 def train(
@@ -136,13 +136,13 @@ class View:
     opacity: np.ndarray
     depth: np.ndarray
 
-    def save(self, path: str | Path, kind: Kind = "colour") -> Path:
+    def save(self, path: str | Path, kind: PictureKind = "colour") -> Path:
         """Write the colours, or a picture of the depth or the opacity, to a PNG file; its path."""
         target = Path(path).expanduser()
         if target.suffix.lower() != ".png":
             raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
-        if kind not in get_args(Kind):
-            raise ConfigError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        if kind not in get_args(PictureKind):
+            raise ConfigError(f"`kind` must be one of {', '.join(get_args(PictureKind))}, got {kind!r}.")
         picture = {
             "colour": lambda: self.colour,
             "depth": lambda: pictures.depth_picture(self.depth, self.opacity),

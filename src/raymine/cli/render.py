@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raymine.contracts import Scene
     from raymine.experiment import LoadedRun
     from raymine.export import CameraPath, FramePictures
-    from raymine.export.video import Kind
+    from raymine.export.video import PictureKind
 
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".gif")
 
@@ -60,7 +60,7 @@ class Render:
             output.warn(note)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
         target = self.out if self.out is not None else default_target(self.run / "export", name)
-        kinds: tuple[Kind, ...] = (
+        kinds: tuple[PictureKind, ...] = (
             "colour",
             *(("depth",) if self.depth else ()),
             *(("opacity",) if self.opacity else ()),
@@ -146,7 +146,9 @@ def views_along(loaded: LoadedRun, path: CameraPath, progress: Callable[[int, in
     )
 
 
-def write_views(views: Iterator[FramePictures], target: Path, kinds: tuple[Kind, ...], fps: float) -> tuple[Path, ...]:
+def write_views(
+    views: Iterator[FramePictures], target: Path, kinds: tuple[PictureKind, ...], fps: float
+) -> tuple[Path, ...]:
     """Write a video per kind (`x.mp4`, `x-depth.mp4`, ...) or one folder of frames; what to look at."""
     from raymine.export import write_frames, write_videos
 
