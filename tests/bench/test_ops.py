@@ -101,7 +101,7 @@ def test_the_ratio_is_to_the_reference_of_the_same_shape(fixed_times: list[str])
 
 
 def test_backends_take_turns_and_slow_ones_get_their_repeats(fixed_times: list[str]) -> None:
-    runs: dict[dispatch.Backend, ops.Run] = {"reference": dict, "cpu": dict}
+    runs: dict[dispatch.Backend, ops.TimedCall] = {"reference": dict, "cpu": dict}
     times = ops.take_turns(runs, 0.0, CPU)
     assert {name: set(found) for name, found in times.items()} == {"reference": {8.0}, "cpu": {2.0}}
     assert min(map(len, times.values())) >= ops.LEAST

@@ -38,7 +38,7 @@ _SETTLE_MS = 20.0
 """A quicker call is made once uncounted at the start of a turn: it finds the caches full of another backend's data and
 the threads of that backend still spinning."""
 
-Run = Callable[[], Named]
+TimedCall = Callable[[], Named]
 Times = dict[dispatch.Backend, list[float]]
 
 
@@ -140,7 +140,7 @@ def _measure(op: str, case: Case, seconds: float, device: torch.device, environm
     """The rows of one case, the reference first."""
     usual = dispatch.explain_one(op, device.type)
     backends: tuple[dispatch.Backend, ...] = tuple(dict.fromkeys(("reference", usual.backend)))
-    runs: dict[dispatch.Backend, Run] = {}
+    runs: dict[dispatch.Backend, TimedCall] = {}
     results: dict[dispatch.Backend, Named] = {}
     for backend in backends:
         with dispatch.force(backend):
@@ -199,7 +199,7 @@ def deviation(found: torch.Tensor | None, expected: torch.Tensor) -> float:
     return distance / max(float(wanted.norm()), 1e-30) if distance else 0.0
 
 
-def take_turns(runs: Mapping[dispatch.Backend, Run], seconds: float, device: torch.device) -> Times:
+def take_turns(runs: Mapping[dispatch.Backend, TimedCall], seconds: float, device: torch.device) -> Times:
     """Milliseconds of the calls of every backend, which must be compiled by now."""
     guess = {}
     for backend, run in runs.items():
@@ -219,7 +219,7 @@ def take_turns(runs: Mapping[dispatch.Backend, Run], seconds: float, device: tor
             return times
 
 
-def clock(run: Run, calls: int, device: torch.device) -> list[float]:
+def clock(run: TimedCall, calls: int, device: torch.device) -> list[float]:
     """Milliseconds of each of some calls, one after another."""
     if device.type == "cuda":
         # Events, because waiting for the device after every call would add the wait to its time.
