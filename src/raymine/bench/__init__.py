@@ -9,9 +9,9 @@ from .ops import OpRow as OpRow
 from .ops import OpsRequest as OpsRequest
 from .ops import bench_ops as bench_ops
 from .policies import parse_policies as parse_policies
+from .records import BenchRun as BenchRun
 from .records import Document as Document
 from .records import Look as Look
-from .records import Run as Run
 from .records import read_document as read_document
 from .report.table import table_of as table_of
 from .step import StepRequest as StepRequest

@@ -37,7 +37,7 @@ from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, t
 from .memory import step_memory
 from .policies import BenchPolicy, check_request, parse_policies
 from .probe import Probe, probe
-from .records import NAME, Document, Look, Run, Setting, Shapes, read_document, write_document
+from .records import NAME, BenchRun, Document, Look, Setting, Shapes, read_document, write_document
 from .snapshots import write_pictures
 
 _LOCK = ".lock"
@@ -102,7 +102,7 @@ class Watcher(Protocol):
     def looked(self, look: Look) -> None:
         """An evaluation moment."""
 
-    def run_ended(self, run: Run) -> None:
+    def run_ended(self, run: BenchRun) -> None:
         """A run is over and written."""
 
 
@@ -124,7 +124,7 @@ class Silent:
     def looked(self, look: Look) -> None:
         return None
 
-    def run_ended(self, run: Run) -> None:
+    def run_ended(self, run: BenchRun) -> None:
         return None
 
 
@@ -236,7 +236,7 @@ class _Bench:
                 f"{self.request.out} has {document.seeds} seeds; {option('seeds', self.request.seeds)} is fewer."
             )
 
-    def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[Run]) -> None:
+    def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[BenchRun]) -> None:
         """Images, and every kernel that the missing runs need."""
         for config in self.configs.values():
             require_memory(config, self.scene.bounds, self.device)
@@ -248,7 +248,7 @@ class _Bench:
             watcher.loading(KERNELS, number, len(missing))
             warm_up(self.configs[name], self.data, self.device)
 
-    def missing(self, done: Sequence[Run]) -> list[tuple[str, int]]:
+    def missing(self, done: Sequence[BenchRun]) -> list[tuple[str, int]]:
         """(policy, seed) still to train, in order: all policies of a seed before the next seed."""
         have = {(run.policy, run.seed) for run in done}
         every = [(name, seed) for seed in range(self.request.seeds) for name in self.configs]
@@ -298,11 +298,11 @@ class _Bench:
             write_document(folder, document)
         return document
 
-    def _with(self, document: Document, runs: tuple[Run, ...]) -> Document:
+    def _with(self, document: Document, runs: tuple[BenchRun, ...]) -> Document:
         summaries = summarise(runs, self.setting.policies, self.setting.seconds)
         return replace(document, runs=runs, summaries=summaries, complete=not self.missing(runs))
 
-    def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> Run:
+    def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> BenchRun:
         state = create_state(self.configs[policy], self.data, seed=seed, device=self.device)
         engine = engine_for(state, self.data)
         seen: list[Probe] = []
@@ -318,11 +318,11 @@ class _Bench:
         log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, watcher.trained, synchronise))
         return self._finish(folder, policy, state, log, seen[0])
 
-    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> Run:
+    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> BenchRun:
         """Evaluate every pixel, measure a step, draw pictures."""
         scores = evaluate_views(renderer_for(state), self.views.rig, self.views.images, background=self._background)
         pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}
-        return Run(
+        return BenchRun(
             policy=policy,
             seed=state.seed,
             seconds=log.elapsed,

@@ -7,7 +7,7 @@ import html
 from pathlib import Path
 from typing import NamedTuple
 
-from raymine.bench.records import Document, Run
+from raymine.bench.records import BenchRun, Document
 from raymine.bench.snapshots import FOLDER
 from raymine.files import atomic_file
 
@@ -178,7 +178,7 @@ def _picture_figures(folder: Path, document: Document) -> list[Figure]:
     ]
 
 
-def _picture(folder: Path, run: Run, kind: str, label: str) -> str:
+def _picture(folder: Path, run: BenchRun, kind: str, label: str) -> str:
     path = folder / FOLDER / run.pictures[kind]
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<p><img alt="{_text(label)}" src="data:image/png;base64,{data}">{_text(label)}</p>'
