@@ -23,7 +23,7 @@ from raymine.kernels import dispatch
 from raymine.rundir import Environment, describe_environment
 
 from ._op_cases import MAKERS, Case, Named, Sizes
-from .rows import Progress, append_rows
+from .rows import StageProgress, append_rows
 
 OPS = tuple(MAKERS)
 """What can be asked for, in the order in which it is timed."""
@@ -107,7 +107,7 @@ def parse_ops(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in OPS if name in names)
 
 
-def bench_ops(request: OpsRequest, progress: Progress = lambda *_: None) -> list[OpRow]:
+def bench_ops(request: OpsRequest, progress: StageProgress = lambda *_: None) -> list[OpRow]:
     """Time every op that is asked for; rows are written as they come.
 
     `RaymineError` where a backend's result deviates from the reference: the time of a wrong result is worth nothing.
