@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raymine.contracts import Field
 from raymine.step.parts import ModulePart
 
-EVERY = 16
+STEPS_PER_UPDATE = 16
 """Steps between two updates: averaging every step would move as many bytes as training does."""
 
 
@@ -39,9 +39,9 @@ class Average:
     @torch.no_grad()
     def follow(self, field: nn.Module, step: int) -> None:
         """Include the field as it is after `step` steps."""
-        if step % EVERY:
+        if step % STEPS_PER_UPDATE:
             return
-        rate = min(1.0, EVERY / max(1.0, self.share * step))
+        rate = min(1.0, STEPS_PER_UPDATE / max(1.0, self.share * step))
         for own, new in zip(self._module.parameters(), field.parameters(), strict=True):
             own.lerp_(new, rate)
         for name in self._buffers:
