@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raymine.cli.render import check_target, parse_size
+from raymine.cli.render import check_output, parse_size
 from raymine.errors import ConfigError
 
 
@@ -33,6 +33,6 @@ def test_render_targets_are_checked_before_rendering(tmp_path: Path) -> None:
         (tmp_path / "x.gif", "written as .mp4, not .gif"),
     ):
         with pytest.raises(ConfigError, match=words):
-            check_target(target)
-    check_target(tmp_path / "new")
-    check_target(tmp_path / "new.mp4")
+            check_output(target)
+    check_output(tmp_path / "new")
+    check_output(tmp_path / "new.mp4")

@@ -65,7 +65,7 @@ class Render:
             *(("depth",) if self.depth else ()),
             *(("opacity",) if self.opacity else ()),
         )
-        check_target(target)
+        check_output(target)
         output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
         with output.progress_bar("Rendering") as progress:
             written = write_views(views_along(loaded, path, progress), target, kinds, self.fps)
@@ -113,7 +113,7 @@ def default_target(folder: Path, name: str) -> Path:
     return target
 
 
-def check_target(target: Path) -> None:
+def check_output(target: Path) -> None:
     """Refuse, before an hour of rendering, a place that cannot be written as asked."""
     from raymine.export.video import require_av
 
