@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ResourceError, RunError
-from raymine.rundir import RunDir, RunLock, check_target, summarise
+from raymine.rundir import RunDir, RunLock, check_target, summarise_run
 from raymine.rundir.lock import is_locked, owner_of, require_free
 from support.runs import create_run
 
@@ -58,10 +58,10 @@ def test_a_run_in_use_names_its_process_and_is_free_after_a_kill(tmp_path: Path)
             assert "`out`" in caught.value.hint
         # Looking is always allowed.
         RunDir.open(tmp_path / "run").read_manifest()
-        assert summarise(tmp_path / "run").status == "running"
+        assert summarise_run(tmp_path / "run").status == "running"
         process.kill()
         process.wait()
-        assert summarise(tmp_path / "run").status == "crashed"
+        assert summarise_run(tmp_path / "run").status == "crashed"
         RunDir.open_locked(tmp_path / "run").close()
 
 

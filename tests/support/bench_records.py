@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from raymine.bench.derive import SHARES, summarise
+from raymine.bench.derive import SHARES, summarise_policies
 from raymine.bench.records import BenchRun, Document, Look, RayDetail, Setting, Shapes, StepMemory, StepTime, Trace
 from raymine.config import to_json
 from raymine.mining.diagnose import Diagnosis, Histogram, Picked
@@ -45,5 +45,5 @@ def made_up_document(runs: tuple[BenchRun, ...], seeds: int = 1) -> Document:
         True,
         {name: to_json(CONFIG) for name in names},
         runs,
-        summarise(runs, names, 8.0),
+        summarise_policies(runs, names, 8.0),
     )

@@ -108,7 +108,7 @@ def stat(values: Sequence[float | None]) -> Stat | None:
     return Stat(sum(known) / len(known), min(known), max(known)) if known else None
 
 
-def summarise(runs: Sequence[BenchRun], policies: Sequence[str], budget: float) -> tuple[Summary, ...]:
+def summarise_policies(runs: Sequence[BenchRun], policies: Sequence[str], budget: float) -> tuple[Summary, ...]:
     """One summary per policy that has been trained, in the order of `policies`."""
     groups = {name: [run for run in runs if run.policy == name] for name in policies}
     return tuple(_summary(name, groups, budget) for name in policies if groups[name])

@@ -32,7 +32,7 @@ from raymine.rundir.lock import RunLock, is_lock_file
 from raymine.rundir.manifest import now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
-from .derive import summarise
+from .derive import summarise_policies
 from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, train_for
 from .memory import step_memory
 from .policies import BenchPolicy, check_request, parse_policies
@@ -299,7 +299,7 @@ class _Bench:
         return document
 
     def _with(self, document: Document, runs: tuple[BenchRun, ...]) -> Document:
-        summaries = summarise(runs, self.setting.policies, self.setting.seconds)
+        summaries = summarise_policies(runs, self.setting.policies, self.setting.seconds)
         return replace(document, runs=runs, summaries=summaries, complete=not self.missing(runs))
 
     def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> BenchRun:
