@@ -28,7 +28,7 @@ from raymine.contracts import ImageSource
 from raymine.errors import ConfigError
 from raymine.kernels.philox.op import Stream, words
 from raymine.pixels.config import PixelConfig
-from raymine.pixels.score import Score
+from raymine.pixels.score import CellScores
 from raymine.pixels.uniform import Pixels, draw_uniform
 
 
@@ -57,7 +57,7 @@ class PixelSampler:
         """A policy that follows edges reads every image here, one at a time."""
         self.config = config
         self.sizes = torch.from_numpy(images.sizes)
-        self.score = None if config.policy == "uniform" else Score(config, images)
+        self.score = None if config.policy == "uniform" else CellScores(config, images)
         self._pending: _Pending | None = None
 
     @property
