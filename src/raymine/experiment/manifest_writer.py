@@ -12,7 +12,7 @@ from raymine.rundir.manifest import Status, now
 from .loopstate import LoopState
 
 
-class Record:
+class ManifestWriter:
     """Keeps `manifest.json` true: who works on the run, how far it is, how it ended."""
 
     def __init__(self, run: RunDir, command: tuple[str, ...]) -> None:
