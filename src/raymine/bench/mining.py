@@ -29,7 +29,7 @@ from raymine.files import JSON, remove_stale_temps, resource_error
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import RunLock, is_lock_file
-from raymine.rundir.manifest import now
+from raymine.rundir.manifest import utc_now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .derive import summarise_policies
@@ -276,7 +276,7 @@ class _Bench:
             shapes=shapes,
             environment=self.environment,
             command=self.request.command,
-            started=now(),
+            started=utc_now(),
             complete=False,
             configs={name: to_json(config) for name, config in self.configs.items()},
         )

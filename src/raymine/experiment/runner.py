@@ -16,7 +16,7 @@ from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError, option
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
-from raymine.rundir.manifest import now
+from raymine.rundir.manifest import utc_now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .drive import Limits
@@ -132,7 +132,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         recipe=config.recipe,
         seed=config.seed,
         status="running",
-        started=now(),
+        started=utc_now(),
         environment=describe_environment(prepared.device),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
