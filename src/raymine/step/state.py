@@ -23,8 +23,8 @@ class TrainState:
     """A model in training: named parts (field, sampler, miner, pixels, average, optimiser) and a few counters.
 
     Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
-    learning-rate schedule is laid out for; the loop owns it. `restored` counts calls of `restore`, for those who keep
-    copies of what is here.
+    learning-rate schedule is laid out for; the loop owns it. `restore_count` counts the calls of `restore`: an engine
+    that keeps copies of these tensors compares it to notice that they changed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TrainState:
             **({"miner": TensorsPart(miner)} if miner is not None else {}),
             "pixels": TensorsPart(pixels),
         }
-        self.restored = 0
+        self.restore_count = 0
         self.step = 0
         self.horizon = config.default_steps
         self.rays = config.batch.min_rays
@@ -102,7 +102,7 @@ class TrainState:
         self.step, self.horizon, self.rays = int(scalars["step"]), int(scalars["horizon"]), int(scalars["rays"])
         for name, part in self.parts.items():
             part.restored({key: scalars[f"{name}.{key}"] for key in part.scalars()})
-        self.restored += 1
+        self.restore_count += 1
 
     def renderer(self) -> Renderer:
         """A renderer of what has been learnt by the time it is called."""

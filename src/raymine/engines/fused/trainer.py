@@ -128,7 +128,7 @@ class FusedTrainer:
     def _counters(self) -> tuple[int, ...]:
         """What tells that the state was changed by another hand."""
         state = self.state
-        return state.restored, state.step, state.optimiser.updates, state.rays
+        return state.restore_count, state.step, state.optimiser.updates, state.rays
 
     def advance(self, steps: int) -> list[StepReport]:
         """Train `steps` steps (at most RING); their reports. One wait for the device, at the end."""
