@@ -159,7 +159,7 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
             hint="Give a scene with a test split; readers hold out every 8th image where the format has none.",
         )
     with contextlib.ExitStack() as stack:
-        bench = _Bench(request, policies, prepared, frames)
+        bench = _MiningBench(request, policies, prepared, frames)
         stored = bench.stored(stack)
         with memory_errors(prepared.device):
             bench.load(stack, watcher, () if stored is None else stored.runs)
@@ -173,7 +173,7 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
         return Outcome(folder, document, write_page(folder, document))
 
 
-class _Bench:
+class _MiningBench:
     """One benchmark in progress: what is trained, on what, and where results go."""
 
     def __init__(

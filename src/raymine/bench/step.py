@@ -131,7 +131,7 @@ def bench_step(request: StepRequest, progress: StageProgress = lambda *_: None) 
         for name, overrides in names.items():
             config = replace_fields(prepared.config.train, overrides)
             require_memory(config, scene.bounds, device)
-            bench = _Bench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
+            bench = _StepBench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
             row = replace(bench.run(name, progress), scene=prepared.config.scene)
             rows.append(row)
             append_rows(request.out, [row])
@@ -139,7 +139,7 @@ def bench_step(request: StepRequest, progress: StageProgress = lambda *_: None) 
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _StepBench:
     """One policy on one scene."""
 
     request: StepRequest
