@@ -27,7 +27,7 @@ from .manifest_writer import ManifestWriter
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
-from .quick import LookSplit, QuickScore, quick_psnr
+from .quick import EvalSplit, QuickScore, quick_psnr
 from .request import RunResult, TrainRequest
 
 WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
@@ -112,7 +112,7 @@ def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: 
     return held_out if held_out and evaluate_views else evaluation_frames(scene, evaluate_views)
 
 
-def _evaluator(scene: Scene, views: TrainData, split: LookSplit, engine: Engine) -> Callable[[], QuickScore]:
+def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine) -> Callable[[], QuickScore]:
     """A quick look at these views, which are of `split`."""
 
     def evaluate() -> QuickScore:
