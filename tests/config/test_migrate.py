@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raymine.config import RunConfig, identity, model_digest, model_digests, replacing_config
+from raymine.config import RunConfig, identity, keep_earlier_digests, model_digest, model_digests
 from raymine.config.migrate import SCHEMA, migrate_config, migrate_scalars, migrate_tensors, schema_of
 from raymine.errors import ConfigError
 
@@ -123,12 +123,12 @@ def test_digests_are_of_what_is_stored() -> None:
     assert model_digests(OLD) == (OLD_DIGEST,)
     # Written again with a setting that did not exist then.
     later = {**old(new_setting=0), "schema": 2}
-    once = replacing_config(later, OLD)
+    once = keep_earlier_digests(later, OLD)
     assert once == {**later, "earlier_digests": [OLD_DIGEST]}
     assert model_digests(once) == (model_digest(later), OLD_DIGEST)
-    assert replacing_config(later, once) == once, "writing the same again changes nothing"
+    assert keep_earlier_digests(later, once) == once, "writing the same again changes nothing"
     latest = old(new_setting=0, newer_setting=0)
-    assert model_digests(replacing_config(latest, once)) == (model_digest(latest), model_digest(later), OLD_DIGEST)
-    assert replacing_config({**OLD, "steps": 9}, OLD) == {**OLD, "steps": 9}
+    assert model_digests(keep_earlier_digests(latest, once)) == (model_digest(latest), model_digest(later), OLD_DIGEST)
+    assert keep_earlier_digests({**OLD, "steps": 9}, OLD) == {**OLD, "steps": 9}
     assert "earlier_digests" not in identity(once)
     assert identity(once) == identity({**later, "schema": 5})
