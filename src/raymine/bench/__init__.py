@@ -1,9 +1,9 @@
 """Benchmarks that users run: measured on their machine, written as JSON and as one page."""
 
+from .mining import BenchObserver as BenchObserver
 from .mining import MiningRequest as MiningRequest
 from .mining import Outcome as Outcome
-from .mining import Silent as Silent
-from .mining import Watcher as Watcher
+from .mining import SilentBenchObserver as SilentBenchObserver
 from .mining import bench_mining as bench_mining
 from .ops import OpRow as OpRow
 from .ops import OpsRequest as OpsRequest

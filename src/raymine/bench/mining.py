@@ -84,7 +84,7 @@ class Outcome:
     page: Path | None
 
 
-class Watcher(Protocol):
+class BenchObserver(Protocol):
     """Told what happens; be quick."""
 
     def loading(self, what: str, done: int, total: int) -> None:
@@ -106,7 +106,7 @@ class Watcher(Protocol):
         """A run is over and written."""
 
 
-class Silent:
+class SilentBenchObserver:
     """Watches and says nothing; the base for watchers that care about one thing only."""
 
     def loading(self, what: str, done: int, total: int) -> None:
@@ -136,9 +136,9 @@ def require_page_tools() -> None:
         )
 
 
-def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outcome:
+def bench_mining(request: MiningRequest, observer: BenchObserver | None = None) -> Outcome:
     """Run the benchmark, or what is missing of it. Inputs are checked before anything is trained or created."""
-    watcher = watcher or Silent()
+    observer = observer or SilentBenchObserver()
     if request.page:
         require_page_tools()
     policies = parse_policies(request.policies)
@@ -162,10 +162,10 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
         bench = _MiningBench(request, policies, prepared, frames)
         stored = bench.stored(stack)
         with memory_errors(prepared.device):
-            bench.load(stack, watcher, () if stored is None else stored.runs)
+            bench.load(stack, observer, () if stored is None else stored.runs)
             folder, document = bench.begin(stack, stored)
-            watcher.opened(folder)
-            document = bench.run(folder, document, watcher)
+            observer.opened(folder)
+            document = bench.run(folder, document, observer)
         if not request.page:
             return Outcome(folder, document, None)
         from .report.page import write_page
@@ -236,16 +236,16 @@ class _MiningBench:
                 f"{self.request.out} has {document.seeds} seeds; {option('seeds', self.request.seeds)} is fewer."
             )
 
-    def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[BenchRun]) -> None:
+    def load(self, stack: contextlib.ExitStack, observer: BenchObserver, done: Sequence[BenchRun]) -> None:
         """Images, and every kernel that the missing runs need."""
         for config in self.configs.values():
             require_memory(config, self.scene.bounds, self.device)
         train = self.scene.of_split("train")
-        self.data = stack.enter_context(open_data(self.scene, train, self.device, watcher.loading)).train
-        self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, watcher.loading)).train
+        self.data = stack.enter_context(open_data(self.scene, train, self.device, observer.loading)).train
+        self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, observer.loading)).train
         missing = {policy for policy, _ in self.missing(done)}
         for number, name in enumerate(sorted(missing)):
-            watcher.loading(KERNELS, number, len(missing))
+            observer.loading(KERNELS, number, len(missing))
             warm_up(self.configs[name], self.data, self.device)
 
     def missing(self, done: Sequence[BenchRun]) -> list[tuple[str, int]]:
@@ -283,16 +283,16 @@ class _MiningBench:
         write_document(folder, document)
         return folder, document
 
-    def run(self, folder: Path, document: Document, watcher: Watcher) -> Document:
+    def run(self, folder: Path, document: Document, observer: BenchObserver) -> Document:
         """Train what is missing; the document is written after every run."""
         missing = self.missing(document.runs)
         total = len(self.configs) * self.request.seeds
         for policy, seed in missing:
-            watcher.run_started(len(document.runs) + 1, total, policy, seed)
-            run = self._one(folder, policy, seed, watcher)
+            observer.run_started(len(document.runs) + 1, total, policy, seed)
+            run = self._one(folder, policy, seed, observer)
             document = self._with(document, (*document.runs, run))
             write_document(folder, document)
-            watcher.run_ended(run)
+            observer.run_ended(run)
         if not missing:
             document = self._with(document, document.runs)
             write_document(folder, document)
@@ -302,7 +302,7 @@ class _MiningBench:
         summaries = summarise_policies(runs, self.setting.policies, self.setting.seconds)
         return replace(document, runs=runs, summaries=summaries, complete=not self.missing(runs))
 
-    def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> BenchRun:
+    def _one(self, folder: Path, policy: str, seed: int, observer: BenchObserver) -> BenchRun:
         state = create_state(self.configs[policy], self.data, seed=seed, device=self.device)
         engine = engine_for(state, self.data)
         seen: list[Probe] = []
@@ -311,11 +311,11 @@ class _MiningBench:
             seen[:] = [probe(state, self.data)]
             psnr = quick_psnr(engine.renderer(), self.views, self._background)
             found = Look(seconds, state.step, None if math.isnan(psnr) else psnr, seen[0].diagnosis)
-            watcher.looked(found)
+            observer.looked(found)
             return found
 
         synchronise = torch.cuda.synchronize if self.device.type == "cuda" else _nothing
-        log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, watcher.trained, synchronise))
+        log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, observer.trained, synchronise))
         return self._finish(folder, policy, state, log, seen[0])
 
     def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> BenchRun:

@@ -216,10 +216,10 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             synchronise=torch.cuda.synchronize if device.type == "cuda" else _nothing,
             on_checkpoint=lambda loop: manifest_writer.update(state.step, loop),
         )
-        watchers = Observers([journal, observer])
-        watchers.on_start(_start_info(run, work, state.step, restored.loop))
+        observers = Observers([journal, observer])
+        observers.on_start(_start_info(run, work, state.step, restored.loop))
         for event in (*restored.events, *_repair_events(journal, state.step)):
-            watchers.on_event(event)
+            observers.on_event(event)
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
         manifest_writer.end(result.status, result.step, restored.loop)
