@@ -48,6 +48,13 @@ def test_schema_1_to_2_renames_tags_and_keeps_the_rest() -> None:
     }  # fmt: skip
 
 
+def test_schema_2_to_3_renames_recompute_samples() -> None:
+    before = {"schema": 2, "train": {"checkpoint_samples": 4096, "amp": "fp16"}}
+    assert migrate_config(before, to=3) == {"train": {"recompute_samples": 4096, "amp": "fp16"}}
+    assert migrate_config({"schema": 2, "a": 1}, to=3) == {"a": 1}
+    assert migrate_tensors({"field.table": 1}, 2, to=3) == {"field.table": 1}
+
+
 def test_an_option_that_is_gone_is_not_dropped_in_silence() -> None:
     winsor = copy.deepcopy(OLD)
     winsor["train"]["mining"]["hard"]["winsor"] = 8.0

@@ -49,12 +49,12 @@ every_policy = pytest.mark.parametrize("policy", POLICIES)
 every_half = pytest.mark.parametrize("amp", HALF)
 
 
-def fresh(amp: Amp = "auto", policy: str = "hard", checkpoint: int = 0) -> TrainState:
+def fresh(amp: Amp = "auto", policy: str = "hard", recompute: int = 0) -> TrainState:
     """A new state; skips where this processor cannot multiply in the asked type, which would end the process."""
     reason = amp_problem(amp, CPU)
     if reason:
         pytest.skip(reason)
-    config = replace(CONFIG, amp=amp, checkpoint_samples=checkpoint, mining=POLICIES[policy])
+    config = replace(CONFIG, amp=amp, recompute_samples=recompute, mining=POLICIES[policy])
     state = create_state(config, DATA, seed=0, device=CPU)
     state.horizon = 200
     return state
@@ -171,9 +171,9 @@ def test_fp32_and_auto_are_the_same_bits_on_a_cpu() -> None:
 
 @every_policy
 @every_half
-@pytest.mark.parametrize("checkpoint", [0, 300])
+@pytest.mark.parametrize("recompute", [0, 300])
 def test_products_have_the_asked_type_and_all_else_is_float32(
-    amp: Amp, policy: str, checkpoint: int, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    amp: Amp, policy: str, recompute: int, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = []
     inner = TorchField._outputs
@@ -183,7 +183,7 @@ def test_products_have_the_asked_type_and_all_else_is_float32(
         return outputs[-1]
 
     monkeypatch.setattr(TorchField, "_outputs", spy)
-    state = fresh(amp, policy, checkpoint)
+    state = fresh(amp, policy, recompute)
     with Products() as products:
         gradients(state, trained)
     assert products.types == {HALF[amp]}
@@ -195,7 +195,7 @@ def test_products_have_the_asked_type_and_all_else_is_float32(
 
 @every_half
 def test_the_occupancy_grid_is_visited_in_float32(amp: Amp, trained: dict[str, Tensor]) -> None:
-    whole, half = fresh(), fresh(amp, checkpoint=1000)
+    whole, half = fresh(), fresh(amp, recompute=1000)
     for state in (whole, half):
         gradients(state, trained)
         with Products() as products:
@@ -260,14 +260,14 @@ def test_the_gate_waits_for_nothing_and_sees_loss_and_gradients() -> None:
 
 @every_policy
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("checkpoint", [97, 1 << 20])
+@pytest.mark.parametrize("recompute", [97, 1 << 20])
 def test_recomputed_gradients_are_the_same(
-    policy: str, backend: dispatch.Backend, checkpoint: int, trained: dict[str, Tensor]
+    policy: str, backend: dispatch.Backend, recompute: int, trained: dict[str, Tensor]
 ) -> None:
     with dispatch.force(backend):
         expected = gradients(fresh("auto", policy), trained)
         # Sums over samples are taken in another order; what float32 makes of that is 1.1e-6 at most here.
-        assert_near(gradients(fresh("auto", policy, checkpoint), trained), expected, 2e-6)
+        assert_near(gradients(fresh("auto", policy, recompute), trained), expected, 2e-6)
 
 
 @every_policy
@@ -275,8 +275,8 @@ def test_recomputed_gradients_are_the_same(
 def test_rays_without_samples_have_gradients_of_zero(amp: Amp, policy: str, trained: dict[str, Tensor]) -> None:
     expected = gradients(fresh("auto", policy), trained, missing=True)
     assert not any(value.any() for value in expected.values())
-    for checkpoint in (0, 100):
-        assert_near(gradients(fresh(amp, policy, checkpoint), trained, missing=True), expected, 0.0)
+    for recompute in (0, 100):
+        assert_near(gradients(fresh(amp, policy, recompute), trained, missing=True), expected, 0.0)
 
 
 @every_half
@@ -309,8 +309,8 @@ def saved_bytes(state: TrainState) -> Iterator[list[int]]:
 
 def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None:
     stored = []
-    for checkpoint in (0, 256):
-        state = fresh("auto", "none", checkpoint)
+    for recompute in (0, 256):
+        state = fresh("auto", "none", recompute)
         gradients(state, trained)
         rays = DATA.rig.rays_for_image(0)
         samples = state.sampler.sample(rays).samples
@@ -326,8 +326,8 @@ def test_recomputation_stores_less_than_half(trained: dict[str, Tensor]) -> None
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="`amp` must be one of auto, fp32, fp16, bf16; got 'fp8'"):
         TrainConfig(amp="fp8")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="`checkpoint_samples` must be 0"):
-        TrainConfig(checkpoint_samples=-1)
+    with pytest.raises(ConfigError, match="`recompute_samples` must be 0"):
+        TrainConfig(recompute_samples=-1)
     with pytest.raises(ConfigError, match="amp"):
         replace_fields(CONFIG, {"amp": "half"})
 
@@ -352,7 +352,7 @@ def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(CUDA, amp="fp16"), ""),
         (replace(CUDA, amp="fp32"), "the fused step computes in float16, and amp is fp32"),
         (replace(CUDA, amp="bf16"), "the fused step computes in float16, and amp is bf16"),
-        (replace(CUDA, checkpoint_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
+        (replace(CUDA, recompute_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
     ],
 )
 def test_the_fused_step_says_why_it_cannot(config: TrainConfig, reason: str) -> None:
@@ -406,33 +406,33 @@ def test_the_command_line_carries_the_options(monkeypatch: pytest.MonkeyPatch) -
         return RunResult(Path("r"), "finished", 0, 1, 0.0, None)
 
     monkeypatch.setattr(narrate, "narrated_train", catch)
-    assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 0
+    assert main(["train", "ball", "--amp", "bf16", "--recompute-samples", "65536"]) == 0
     assert main(["train", "ball"]) == 0
     config = replace_fields(CONFIG, requests[0].overrides)
-    assert (config.amp, config.checkpoint_samples) == ("bf16", 65536)
+    assert (config.amp, config.recompute_samples) == ("bf16", 65536)
     assert replace_fields(CONFIG, requests[1].overrides) == CONFIG
 
 
 def test_a_run_records_its_type_and_resumes_with_no_other(tmp_path: Path) -> None:
     fresh("bf16")
     scene = write_scene(tmp_path / "scene")
-    overrides = {**TINY, "amp": "bf16", "checkpoint_samples": 500}
+    overrides = {**TINY, "amp": "bf16", "recompute_samples": 500}
     request = TrainRequest(
         scene, out=tmp_path / "run", steps=4, device="cpu", overrides=overrides, evaluate_views=0, resume=True
     )
     train(request)
     stored = json.loads((tmp_path / "run/config.json").read_text())["train"]
-    assert (stored["amp"], stored["checkpoint_samples"]) == ("bf16", 500)
+    assert (stored["amp"], stored["recompute_samples"]) == ("bf16", 500)
     assert train(replace(request, steps=6)).step == 6
     with pytest.raises(ConfigError, match=r'train\.amp: "bf16" in the run, "auto" asked'):
-        train(replace(request, steps=8, overrides={**TINY, "checkpoint_samples": 500}))
-    with pytest.raises(ConfigError, match=r"train\.checkpoint_samples: 500 in the run, 0 asked"):
+        train(replace(request, steps=8, overrides={**TINY, "recompute_samples": 500}))
+    with pytest.raises(ConfigError, match=r"train\.recompute_samples: 500 in the run, 0 asked"):
         train(replace(request, steps=8, overrides={**TINY, "amp": "bf16"}))
 
 
 def test_pieces_need_less_memory_by_the_estimate() -> None:
     whole, pieces = (
-        estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
+        estimate_bytes(replace(CUDA, amp="fp32", recompute_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
     )
     assert 2 * pieces < whole
-    assert estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=1 << 30), SCENE.bounds, "cuda") >= whole
+    assert estimate_bytes(replace(CUDA, amp="fp32", recompute_samples=1 << 30), SCENE.bounds, "cuda") >= whole

@@ -14,7 +14,7 @@ from typing import TypeVar
 from raymine.errors import ConfigError
 from raymine.files import JSON
 
-SCHEMA = 2
+SCHEMA = 3
 """What is written."""
 
 T = TypeVar("T")
@@ -101,6 +101,18 @@ def _scalars_1_to_2(name: str) -> str:
     return "sampler.swept" if name == "occupancy.swept" else name
 
 
-_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2,)
-_TENSORS: tuple[Names, ...] = (_tensors_1_to_2,)
-_SCALARS: tuple[Names, ...] = (_scalars_1_to_2,)
+def _configs_2_to_3(data: JSON) -> JSON:
+    """`checkpoint_samples` is `recompute_samples`: a checkpoint is a saved state, and nothing else."""
+    train = data.get("train")
+    if isinstance(train, dict) and "checkpoint_samples" in train:
+        train["recompute_samples"] = train.pop("checkpoint_samples")
+    return data
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2, _configs_2_to_3)
+_TENSORS: tuple[Names, ...] = (_tensors_1_to_2, _unchanged)
+_SCALARS: tuple[Names, ...] = (_scalars_1_to_2, _unchanged)

@@ -48,7 +48,7 @@ class TrainConfig:
     deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
     amp: the type that the networks multiply in; parameters, moments, the encoding and rendering are always float32.
         `auto`: float16 in the fused step, float32 in the plain one.
-    checkpoint_samples: the field is evaluated in pieces of at most this many samples, and the backward pass recomputes
+    recompute_samples: the field is evaluated in pieces of at most this many samples, and the backward pass recomputes
         their activations instead of storing them; 0: all samples at once, and activations are stored.
     max_useful_steps: a run limited by time ends after this many steps, since further steps overfit the training views;
         0: no such limit is known.
@@ -66,7 +66,7 @@ class TrainConfig:
     engine: EngineWish = "auto"
     deterministic: bool = False
     amp: Amp = "auto"
-    checkpoint_samples: int = 0
+    recompute_samples: int = 0
     max_useful_steps: int = 0
     default_steps: int = 20_000
 
@@ -80,9 +80,9 @@ class TrainConfig:
                 raise ConfigError(f"`{name}` must be one of {', '.join(known)}; got {value!r}.")
         if not any(term.reads != "parameters" for term in self.loss):
             raise ConfigError("`loss` must have at least one term that reads rays, samples or rounds.")
-        if self.checkpoint_samples < 0:
+        if self.recompute_samples < 0:
             raise ConfigError(
-                f"`checkpoint_samples` must be 0 (off) or a number of samples, got {self.checkpoint_samples}."
+                f"`recompute_samples` must be 0 (off) or a number of samples, got {self.recompute_samples}."
             )
         if self.max_useful_steps < 0:
             raise ConfigError(

@@ -61,16 +61,16 @@ def fields_for_step(config: TrainConfig, field: Field) -> StepFields:
     torch would evaluate all samples at once.
     """
     dtype = product_type(config.amp)
-    if dtype is torch.float32 and not config.checkpoint_samples:
+    if dtype is torch.float32 and not config.recompute_samples:
         return StepFields(field, field, 1.0)
-    training = TorchField(field, dtype, config.checkpoint_samples)
+    training = TorchField(field, dtype, config.recompute_samples)
     scale = FP16_LOSS_SCALE if dtype is torch.float16 else 1.0
     return StepFields(field if training.kernels else training, training, scale)
 
 
 def field_for_occupancy(config: TrainConfig, field: Field) -> Field:
     """The field that updates the occupancy grid: always float32, since no gate keeps what overflows out of the grid."""
-    return TorchField(field, torch.float32, config.checkpoint_samples) if config.checkpoint_samples else field
+    return TorchField(field, torch.float32, config.recompute_samples) if config.recompute_samples else field
 
 
 class TorchField:
