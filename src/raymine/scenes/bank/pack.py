@@ -19,7 +19,7 @@ from PIL import Image
 from raymine.errors import ResourceError, SceneError, option
 from raymine.files import remove_stale_temps
 from raymine.scenes._cache import storage_error
-from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
+from raymine.scenes.bank.decode import UNREADABLE, Header, decode, read_header, reason_of
 from raymine.scenes.bank.index import (
     INDEX,
     JOURNAL,
@@ -100,7 +100,7 @@ def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[i
         if job.old is not None and i in job.known:
             return Header(job.old.slots[i].channels, PIECE)
         try:
-            return probe(job.sources[i])
+            return read_header(job.sources[i])
         except UNREADABLE as error:
             bad[i] = reason_of(error)
             return Header(3, 0)
