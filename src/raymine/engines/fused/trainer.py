@@ -17,7 +17,7 @@ import triton
 
 from raymine.contracts import StepReport
 from raymine.engines.fused.buffers import ROOM, TrainBuffers
-from raymine.engines.fused.draws import Course, choose
+from raymine.engines.fused.draws import Course, choose_samples
 from raymine.engines.fused.grid import DeviceGrid
 from raymine.engines.fused.model import HalfModel, colour_loss, hash_field, layers_of, occupancy_of
 from raymine.engines.fused.problem import NoRoomError
@@ -250,7 +250,7 @@ class FusedTrainer:
     def select(self) -> None:
         b, mining = self.buffers, self.state.config.mining
         if mining.policy == "hard" and mining.hard.draw != "poisson":
-            choose(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
+            choose_samples(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
             return
         blocks = b.capacity // _BLOCK
         for write in (False, True):
