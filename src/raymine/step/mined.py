@@ -1,14 +1,15 @@
-"""The gradient of a step: first pass over all samples, choice, second pass over the chosen ones.
+"""The backward pass of a step, for each mining policy.
 
-`none` and `prune` need no choice: the first trains on all samples, the other on those that a ray still sees. For `hard`
+`none` trains on all samples and `prune` on the visible ones, in one pass. `hard` takes two passes:
 
-1. the first pass evaluates the field without a graph;
-2. the objective is differentiated in the pre-activations of every sample (and in what it holds itself: the networks of
-   earlier rounds, an exposure), by autograd or, where the loss allows it, in closed form (`judge`);
-3. the miner chooses samples by the size of that gradient;
-4. the second pass evaluates the chosen samples with a graph and sends their gradients into the parameters.
+1. The first pass evaluates the field at all samples without a graph.
+2. The gradient of the loss with respect to each sample's pre-activations is computed: in closed form where the loss
+   allows it (`judge`), else by autograd. Autograd also reaches parameters that the loss itself depends on, such as the
+   networks of earlier rounds or an exposure.
+3. The miner chooses samples by the norm of that gradient.
+4. The second pass evaluates the chosen samples with a graph and propagates their gradients to the parameters.
 
-Terms over parameters alone have no samples to choose from and are differentiated directly.
+Loss terms over parameters alone involve no samples and are differentiated directly.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from raymine.step.state import TrainState
 
 
 class BackwardResult(NamedTuple):
-    """What the backward pass of a step found: the loss, how many samples were trained on, numbers [] of the miner."""
+    """The result of a step's backward pass: the loss, the number of trained samples, the miner's numbers []."""
 
     loss: LossReport
     trained: int
@@ -49,8 +50,10 @@ class BackwardResult(NamedTuple):
 
 
 class OutputGradients(NamedTuple):
-    """gradient [B, 4] of the loss in the pre-activations (colour, density), its norm [B], 0 where that is not finite,
-    and the loss."""
+    """The gradient of the loss with respect to each sample's pre-activations, and the loss.
+
+    gradient [B, 4]: colour, then density. size [B]: its norm, 0 where that is not finite.
+    """
 
     gradient: Tensor
     size: Tensor
@@ -58,7 +61,7 @@ class OutputGradients(NamedTuple):
 
 
 def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
-    """The loss of a batch and its gradient in the parameters, through the samples that the policy trains on."""
+    """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says."""
     objective = Objective(state, batch.rays, batch.wanted, rounds.earlier)
     if state.miner is None:
         found = _unmined(state, objective, rounds.samples, fields)
@@ -100,7 +103,10 @@ def _mined(state: TrainState, objective: Objective, samples: Samples, fields: St
 def objective_gradients(
     state: TrainState, objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0
 ) -> OutputGradients:
-    """Gradient of the objective in every pre-activation: in closed form where there is one, by autograd elsewhere."""
+    """Gradient of the objective with respect to every pre-activation, in closed form if there is one, else by autograd.
+
+    scale: the loss scale of gradients that autograd adds to parameters; the returned gradient is not scaled.
+    """
     colour = closed_form(state)
     if colour is None:
         return by_autograd(objective, output, samples, scale)
@@ -111,7 +117,7 @@ def objective_gradients(
 
 
 def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0) -> OutputGradients:
-    """The general form, for any loss terms and activations."""
+    """The same by autograd, for any loss terms and activations."""
 
     def loss_of(colour: Tensor, density: Tensor) -> tuple[Tensor, LossReport]:
         report = objective(FieldOutput(colour, density), samples)
@@ -123,7 +129,7 @@ def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, sca
 
 
 def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection, scale: float = 1.0) -> None:
-    """Send the gradients [B, 4] of the chosen samples, weighted and scaled, back into the parameters."""
+    """Propagate the output gradients [B, 4] of the chosen samples, weighted and scaled, to the parameters."""
     weight = chosen.weight if scale == 1 else chosen.weight * scale
     part = gradient[chosen.index] * weight[:, None]
     colour, density = part[:, :3].contiguous(), part[:, 3].contiguous()
@@ -135,7 +141,7 @@ def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Sele
 
 
 def unscale(state: TrainState, scale: float) -> None:
-    """Take a loss scale out of the gradients, which are float32 by now."""
+    """Divide the parameter gradients, which are float32, by the loss scale."""
     if scale == 1:
         return
     for parameter in state.optimiser.parameters.values():

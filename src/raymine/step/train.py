@@ -1,4 +1,4 @@
-"""One training step, in the order of the flow: pixels, rays, samples, field, render, loss, update."""
+"""One training step: pixels, rays, samples, field, rendering, loss, backward pass, update."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raymine.step.state import TrainState
 
 
 def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None) -> StepReport:
-    """Advance by one step. A step whose loss or gradient is not finite changes no parameter and says so.
+    """Advance the state by one step. If the loss or a gradient is not finite, no parameter changes.
 
-    draw: `draw_batch`, or what draws the same in another way.
+    draw: draws the batch; None uses `draw_batch`. Another function must draw the same rays.
     """
     config, step = state.config, state.step
     draws = Draws(state.seed, step, state.device)
@@ -37,7 +37,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
         state.average.follow(state.module, state.step)
     marched = len(rounds.samples)
     state.rays = next_ray_count(state, len(batch.rays), marched)
-    # All that is read from the device, at once.
+    # Everything that is read back from the device, in one transfer.
     told = torch.stack([part.detach().double() for part in (gate, loss.total, loss.mse, *extra.values())])
     finite, total, mse, *rest = told.tolist()
     state.optimiser.updates += int(finite)
