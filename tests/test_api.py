@@ -160,8 +160,8 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("camera", "change", "words"),
     [
-        (1, {}, "`camera` 1 is not there: the scene has 1, from 0"),
-        (-1, {}, "`camera` -1 is not there"),
+        (1, {}, "`camera` must be an index in 0 .. 0, got 1"),
+        (-1, {}, "`camera` must be an index in 0 .. 0, got -1"),
         ("big", {}, "`camera` must be a Camera or the index of one of the scene's, got str"),
         (0, {"pose": np.eye(3)}, r"`pose` must have shape \[3, 4\] or \[4, 4\], got \[3, 3\]"),
         (0, {"pose": "x"}, "`pose` must be an array of numbers"),

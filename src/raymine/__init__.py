@@ -1,8 +1,8 @@
-"""raymine: posed photos to a neural radiance field, on any machine that pip can reach.
+"""raymine: train a neural radiance field from posed photos, on any machine where pip can install it.
 
     run = raymine.train("builtin", seconds=30)      run = raymine.load("runs/builtin-ngp-1")
 
-Importing it imports nothing else; `train`, `load`, `Run` and every module of the package are there on first use.
+`import raymine` loads nothing else. `train`, `load`, `Run` and the submodules are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING

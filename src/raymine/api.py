@@ -1,4 +1,4 @@
-"""raymine from Python in a few calls: `train` and `load` give a `Run`, which renders views and answers questions.
+"""The Python API: `train` and `load` return a `Run`, which renders views, evaluates itself and returns densities.
 
     import raymine
 
@@ -6,7 +6,7 @@
     print(run.evaluate().psnr)
     run.render(0, run.scene.frames[0].pose).save("view.png")
 
-Everything here is a thin layer over `raymine.experiment`, which has more to say and more to set.
+This is a thin layer over `raymine.experiment`, which has more options and reports more.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from raymine.experiment import (
     score_frames,
 )
 from raymine.experiment import train as train_request
+from raymine.export.video import PictureKind
 from raymine.rays import rays_for_camera
 from raymine.recipes import DEFAULT, AnyRecipe
 from raymine.recipes.policies import policy_overrides
 from raymine.scenes.bank import open_bank
 
 Array = np.ndarray | Tensor | Sequence[Any]
-"""Numbers in any of the usual forms."""
+"""Numbers as a NumPy array, a tensor or nested sequences."""
 
 Which = Literal["latest", "best"]
-Kind = Literal["colour", "depth", "opacity"]
 
 
 def train(
@@ -73,17 +73,22 @@ def train(
     progress: bool = True,
     allow: str | Collection[str] = (),
 ) -> Run:
-    """Train on a scene and give the trained run, as `raymine train` does on the command line.
+    """Train on a scene and return the trained run. The command line does the same with `raymine train`.
 
-    scene: a scene folder, or "builtin". recipe: a registered name, "package.module:function", a function (scene,
-    device) -> TrainConfig, or a TrainConfig. steps, seconds: at most one of them; neither takes the recipe's own number
-    of steps; seconds count training only. out: the run folder; None takes the next free `runs/<scene>-<recipe>-<n>`.
-    resume: go on with the run in `out`. mining, pixels: as `--mining` and `--pixels`. hold_out: take this many training
-    views out of training; only they may select a best checkpoint. overrides: settings of the recipe's config by dotted
-    name. progress: show progress on stderr. allow: packages whose classes may be imported.
+    scene: a scene folder, or "builtin".
+    recipe: a registered name, "package.module:function", a function (scene, device) -> TrainConfig, or a TrainConfig.
+    steps, seconds: the limit of the run; give at most one. Without either, the recipe's own number of steps is the
+        limit. `seconds` counts training steps only, not loading, compiling or evaluating.
+    out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`.
+    resume: continue the run in `out`.
+    mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
+    hold_out: take this many training views out of training; only they may select a best checkpoint.
+    overrides: settings of the recipe's config to replace, by dotted name.
+    progress: show progress on stderr.
+    allow: packages from which the config may use classes. They are imported, which runs their code.
 
-    `RaymineError` where something cannot work; nothing is created then. Ctrl-C stops in good order, saves the run and
-    raises `KeyboardInterrupt`: `load` opens it, and `resume=True` with its `out` goes on.
+    Raises `RaymineError` if the request cannot be carried out; nothing is created then. Ctrl-C saves the run and raises
+    `KeyboardInterrupt`. `load` opens the saved run, and `resume=True` with its folder as `out` continues it.
     """
     with renamed_options({"max_seconds": "seconds"}):
         request = TrainRequest(
@@ -114,11 +119,13 @@ def train(
 def load(
     run: str | Path, *, checkpoint: Which = "latest", device: str = "auto", allow: str | Collection[str] = ()
 ) -> Run:
-    """Open a trained run, also while it trains. Its scene must still be where it was.
+    """Open a trained run, even one that is still training. Its scene must not have moved.
 
-    checkpoint: "latest", or "best" by the views that were held out from training (`hold_out`). allow: packages that the
-    run's config may name classes of; they are imported, and importing runs their code. Damaged checkpoints that are
-    passed over are told as warnings.
+    checkpoint: "latest", or "best", which views held out from training select (`raymine train --hold-out`). Without
+        such views "best" opens the latest checkpoint, with a warning.
+    allow: packages from which the run's config may use classes. They are imported, which runs their code.
+
+    Damaged checkpoints are skipped, with a warning for each.
     """
     if checkpoint not in get_args(Which):
         raise ConfigError(f"`checkpoint` must be 'latest' or 'best', got {checkpoint!r}.")
@@ -132,20 +139,20 @@ def load(
 class View:
     """A rendered view: colour [H, W, 3] in 0..1, opacity [H, W] in 0..1, depth [H, W] in world units, all float32.
 
-    Depth is the mean distance of what a ray met, and 0 where it met nothing.
+    Depth is the mean distance along the ray, weighted by the rendering weights; 0 where the ray hits nothing.
     """
 
     colour: np.ndarray
     opacity: np.ndarray
     depth: np.ndarray
 
-    def save(self, path: str | Path, kind: Kind = "colour") -> Path:
-        """Write the colours, or a picture of the depth or the opacity, to a PNG file; its path."""
+    def save(self, path: str | Path, kind: PictureKind = "colour") -> Path:
+        """Write the colour, the depth or the opacity as a PNG picture; return its path."""
         target = Path(path).expanduser()
         if target.suffix.lower() != ".png":
             raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
-        if kind not in get_args(Kind):
-            raise ConfigError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        if kind not in get_args(PictureKind):
+            raise ConfigError(f"`kind` must be one of {', '.join(get_args(PictureKind))}, got {kind!r}.")
         picture = {
             "colour": lambda: self.colour,
             "depth": lambda: pictures.depth_picture(self.depth, self.opacity),
@@ -156,7 +163,7 @@ class View:
 
 
 class Run:
-    """A trained run, opened for looking. Made by `train` and `load`."""
+    """A trained run, opened for rendering and evaluation. Returned by `train` and `load`."""
 
     def __init__(self, loaded: LoadedRun) -> None:
         self._loaded = loaded
@@ -171,22 +178,22 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The step of the checkpoint that is open."""
+        """The training step of the open checkpoint."""
         return self._loaded.step
 
     @property
     def scene(self) -> Scene:
-        """The scene it was trained on, in raymine's world: poses are camera-to-world, x right, y up, z backward."""
+        """The scene that it was trained on, normalised. Poses are camera-to-world with x right, y up, z backward."""
         return self._loaded.scene
 
     @property
     def config(self) -> RunConfig:
-        """Everything that decided what was trained."""
+        """The complete configuration of the run."""
         return self._loaded.config
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self._loaded.device
 
     def render(
@@ -197,11 +204,12 @@ class Run:
         time: float | None = None,
         background: Sequence[float] | None = None,
     ) -> View:
-        """The view of a camera at a pose.
+        """Render the view of a camera at a pose. No gradients.
 
-        camera: a `raymine.contracts.Camera`, or the index of one of `scene.cameras`. pose: [3, 4] or [4, 4]
-        camera-to-world in raymine's world, as in `scene.frames`. time: in 0..1, for a scene that moves. background:
-        red, green and blue in 0..1; the scene's own if None, or black where it has none.
+        camera: a `raymine.contracts.Camera`, or an index into `scene.cameras`.
+        pose: [3, 4] or [4, 4], camera-to-world, in the same normalised world as the poses of `scene.frames`.
+        time: in 0..1, for a dynamic scene.
+        background: red, green and blue in 0..1. None uses the background of the scene, or black if it has none.
         """
         chosen = self._camera(camera)
         matrix = _pose(pose)
@@ -217,9 +225,10 @@ class Run:
         return View(image(colour, 3), image(opacity), image(rendered.depth))
 
     def density(self, points: Array) -> Tensor:
-        """Density per world unit at world positions [n, 3] -> [n] float32, on the run's device; no gradient.
+        """World positions [n, 3] -> density [n] float32 per world unit, on the run's device. No gradients.
 
-        It is 0 outside the scene's box, where nothing is rendered. A tensor must be on the run's device already.
+        Density is 0 outside the bounds of the scene, where nothing is rendered. If `points` is a tensor, it must
+        already be on the run's device.
         """
         if isinstance(points, Tensor):
             if points.device.type != self.device.type:
@@ -235,9 +244,10 @@ class Run:
         return self._loaded.density(positions.float())
 
     def evaluate(self, split: Split = "test", views: int | None = None, out: str | Path | None = None) -> Evaluation:
-        """PSNR and SSIM of the views of a split ("test", "val" or "train"), or of `views` of them, spread evenly.
+        """Compute PSNR (dB) and SSIM of the views of a split ("test", "val" or "train").
 
-        out: a folder that takes pictures of every view and metrics.json.
+        views: evaluate this many views, evenly spread over the split; None evaluates all of them.
+        out: a folder to write pictures of every view and metrics.json to.
         """
         frames = choose_frames(self.scene, split, views)
         folder = None if out is None else Path(out).expanduser()
@@ -254,12 +264,12 @@ class Run:
                 f"`camera` must be a Camera or the index of one of the scene's, got {type(camera).__name__}."
             ) from None
         if not 0 <= index < len(self.scene.cameras):
-            raise ConfigError(f"`camera` {index} is not there: the scene has {len(self.scene.cameras)}, from 0.")
+            raise ConfigError(f"`camera` must be an index in 0 .. {len(self.scene.cameras) - 1}, got {index}.")
         return self.scene.cameras[index]
 
 
 class _Warnings(SilentObserver):
-    """Tells survivable problems of the scene."""
+    """Prints the warnings about the scene."""
 
     def on_start(self, info: StartInfo) -> None:
         for sentence in info.warnings:
@@ -273,7 +283,7 @@ def _train_showing(request: TrainRequest) -> RunResult:
         if str(request.scene) == "builtin":
             from raymine.scenes.builtin import builtin_scene
 
-            # Made on first use, in seconds; asked for here so that those seconds have a bar.
+            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
             builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
         return train_request(request, observer=Observers([_Warnings(), bar]), progress=bar.loading)
     finally:
@@ -281,13 +291,13 @@ def _train_showing(request: TrainRequest) -> RunResult:
 
 
 def _stopped(result: RunResult) -> BaseException:
-    """What a signal does to a Python program: Ctrl-C interrupts it, another ends it."""
-    message = f"stopped at step {result.step}; {result.run} is saved, and `resume=True` goes on"
+    """The exception for a run that a signal stopped: KeyboardInterrupt after Ctrl-C, else SystemExit."""
+    message = f"stopped at step {result.step}; {result.run} is saved; continue it with `resume=True`"
     return KeyboardInterrupt(message) if result.exit_code == 130 else SystemExit(result.exit_code)
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    """Any form of numbers as float64; `ConfigError` for what is none."""
+    """`values` as a float64 array; `ConfigError` if they are not numbers."""
     try:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
         return np.asarray(found, dtype=np.float64)
@@ -296,7 +306,7 @@ def _numbers(values: Any, name: str) -> np.ndarray:
 
 
 def _pose(pose: Array) -> np.ndarray:
-    """[3, 4] float64, checked."""
+    """`pose` as [3, 4] float64; `ConfigError` if it is not a rigid camera-to-world transform."""
     matrix = _numbers(pose, "pose")
     if matrix.shape == (4, 4):
         if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0)):

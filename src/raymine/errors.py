@@ -1,9 +1,9 @@
 """Errors a user can act on. The lowest layer: it imports nothing of raymine.
 
-Every message names the thing, the rule it broke, the value it had and what to do. The command line prints these
-without a traceback and exits with `exit_code`; anything else that escapes is a bug and keeps its traceback.
+Every message names the thing, the rule that it broke, its value and the remedy. The command line prints these errors
+without a traceback and exits with `exit_code`. Any other exception that escapes is a bug and keeps its traceback.
 
-Messages name options through `option`, so that a Python caller reads of arguments and the command line of flags.
+Messages name options through `option`: Python callers read argument names, users of the command line read flags.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_VALUE: Final = object()
 
 
 class RaymineError(Exception):
-    """Something the user can fix. `exit_code` is what the command line returns."""
+    """An error that the user can fix. `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -94,7 +94,7 @@ _RENAMED: ContextVar[Mapping[str, str]] = ContextVar("_RENAMED", default={})  # 
 
 
 def option(name: str, value: Any = _NO_VALUE) -> str:
-    """How the caller knows an option, for a message: with its value where one is given.
+    """The name of an option for an error message, as the caller typed it, with its value if one is given.
 
     In Python "`max_seconds`" and "`max_seconds=5`"; on the command line "--max-seconds" and "--max-seconds 5".
     """
@@ -103,7 +103,7 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
 
 @contextlib.contextmanager
 def speaking_of_flags() -> Iterator[None]:
-    """Within the block, `option` names flags of the command line."""
+    """Within the block, `option` returns flags of the command line."""
     token = _SPELLING.set(_as_flag)
     try:
         yield
@@ -113,7 +113,7 @@ def speaking_of_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def renamed_options(names: Mapping[str, str]) -> Iterator[None]:
-    """Within the block, the caller knows some options by other names: `{"max_seconds": "seconds"}`."""
+    """Within the block, `option` uses other names for some options, for instance `{"max_seconds": "seconds"}`."""
     token = _RENAMED.set({**_RENAMED.get(), **names})
     try:
         yield

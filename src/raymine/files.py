@@ -1,7 +1,7 @@
-"""Files that are either whole or absent: atomic writes, JSON, locks, and what to tell a user when the disk says no.
+"""Atomic file writes, JSON, file locks, and error messages for a full disk or missing permissions.
 
-A file is written beside its target under a temporary name, flushed to the disk and renamed over the target, so that a
-reader (or a process killed at any moment) finds the old content or the new one, never a part. Imports only errors.
+A file is written next to its target under a temporary name, flushed to disk and renamed over the target. So a reader
+finds the old content or the new content, never a part of it, even if the writer was killed. Imports only `errors`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TEMP_SUFFIX = ".raymine-tmp"
 
 
 def resource_error(error: OSError, what: str, path: Path, hint: str | None = None) -> ResourceError:
-    """The error for a user whose disk, quota or permissions stopped `what` (a phrase like "write the checkpoint").
+    """A `ResourceError` for an `OSError` that stopped `what` (a phrase such as "write the checkpoint").
 
-    `hint` is the remedy; None is that for a folder which the user chose with --out.
+    `hint` is the remedy. None suggests another folder for `out`.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f"Free some space or choose another disk with {option('out')}; nothing that was there before is lost."
@@ -42,14 +42,14 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
 
 
 class AtomicFile:
-    """A file under construction; `write` appends bytes. Made by `atomic_file`."""
+    """The file that `atomic_file` is writing; `write` appends bytes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append all of `data`; `os.write` may take less than it is given, so loop."""
+        """Append all of `data`. A single `os.write` may write only a part, hence the loop."""
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         while len(view):
             written = os.write(self._descriptor, view)
@@ -59,11 +59,11 @@ class AtomicFile:
 
 @contextlib.contextmanager
 def replacing(path: Path, what: str, *, durable: bool = False, hint: str | None = None) -> Iterator[Path]:
-    """A temporary path beside `path`, for a writer of its own; when the block succeeds it becomes `path`.
+    """Yield a temporary path next to `path`. When the block succeeds, the temporary file is renamed to `path`.
 
-    `what` names the deed in errors ("write the checkpoint"), `hint` the remedy, as in `resource_error`. On any failure
-    the temporary file is removed and `path` keeps its old content; an `OSError` becomes a `ResourceError`. durable: the
-    rename survives a power cut, which costs a wait for the disk.
+    On any failure the temporary file is removed and `path` keeps its old content; an `OSError` becomes a
+    `ResourceError`. what, hint: the action and the remedy for its message, as in `resource_error`. durable: wait until
+    the disk has the rename, so that it survives a power cut.
     """
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
     try:
@@ -81,7 +81,7 @@ def replacing(path: Path, what: str, *, durable: bool = False, hint: str | None 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, what: str, *, hint: str | None = None) -> Iterator[AtomicFile]:
-    """Write `path` as a whole or not at all, as `replacing`, and have the bytes on the disk before the rename."""
+    """Write `path` completely or not at all, as `replacing` does; the bytes are on disk before the rename."""
     with replacing(path, what, durable=True, hint=hint) as temp:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
         try:
@@ -108,7 +108,7 @@ def is_temp(path: Path) -> bool:
 
 
 def remove_stale_temps(folder: Path) -> int:
-    """Delete temporary files that killed writers left in `folder` (one we have locked); the number removed."""
+    """Delete the temporary files that killed writers left in `folder`, which we must have locked; return how many."""
     stale = [p for p in folder.iterdir() if is_temp(p)] if folder.is_dir() else []
     for path in stale:
         path.unlink(missing_ok=True)
@@ -132,23 +132,23 @@ def json_bytes(value: JSON) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # A file name that is not UTF-8 has half characters in it, which only an escape can carry.
+        # A file name that is not valid UTF-8 contains lone surrogates, which JSON can hold only as escapes.
         return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 def write_json(path: Path, value: JSON, what: str, *, hint: str | None = None) -> None:
-    """Write `value` to `path` atomically; `what` and `hint` are the deed and the remedy in errors."""
+    """Write `value` to `path` atomically; `what` and `hint` are the action and the remedy for error messages."""
     data = json_bytes(value)
     with atomic_file(path, what, hint=hint) as file:
         file.write(data)
 
 
 def file_lock(path: Path) -> BaseFileLock:
-    """A lock on the file `path`, not taken yet, for one process (and one lock object in it) at a time.
+    """A lock on the file `path`, not acquired yet. One lock object of one process can hold it at a time.
 
-    The operating system drops it when its process ends, however it ends. The file stays when the lock is released:
-    removing it would let two processes lock two files of one name. Its content means nothing. Taking the lock raises
-    `OSError` where the file cannot be written or the file system has no locks.
+    The operating system releases it when the process ends, however it ends. The file stays after the release: if it
+    were removed, two processes could lock two different files of the same name. Its content has no meaning. Acquiring
+    raises `OSError` if the file cannot be written or the file system has no locks.
     """
     from filelock import FileLock
 

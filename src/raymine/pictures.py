@@ -1,7 +1,7 @@
-"""Arrays to pictures: 8-bit conversion, colour maps for depth, opacity and error, labelled sheets, atomic files.
+"""Pictures from arrays: 8-bit conversion, colour maps for depth, opacity and error, contact sheets, PNG files.
 
-A picture is a [H, W, 3] uint8 numpy array; a colour image is [H, W, 3] float in 0..1. Every file is written under a
-temporary name in its own folder and renamed, so that a reader never meets half a file.
+A picture is a [H, W, 3] uint8 numpy array; a colour image is [H, W, 3] float in 0..1. Files are written atomically, so
+a reader never finds an incomplete one.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _colour_table() -> np.ndarray:
         rgb = _oklab_to_linear_srgb(lightness, chroma * np.cos(hue), chroma * np.sin(hue))
         inside = ((rgb >= 0.0) & (rgb <= 1.0)).all(axis=1)
         low, high = np.where(inside, chroma, low), np.where(inside, high, chroma)
-    # The gamut's edge has corners; a short average removes the visible kinks and stays inside (the edge is concave
-    # enough that clipping afterwards changes nothing the eye can see).
+    # The edge of the gamut has corners. A moving average removes the visible kinks. It may leave the gamut a little;
+    # the clipping below then changes nothing that the eye can see.
     chroma = np.convolve(np.pad(low, 12, mode="edge"), np.full(25, 1 / 25), mode="valid")
     rgb = np.clip(_oklab_to_linear_srgb(lightness, chroma * np.cos(hue), chroma * np.sin(hue)), 0.0, 1.0)
     encoded = np.where(rgb <= 0.0031308, 12.92 * rgb, 1.055 * np.power(rgb, 1 / 2.4) - 0.055)
@@ -86,8 +86,8 @@ def depth_range(depth: np.ndarray, opacity: np.ndarray) -> tuple[float, float]:
 def depth_picture(depth: np.ndarray, opacity: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
     """Distances [H, W] -> picture: near is light yellow, far is dark violet, empty space is black.
 
-    The map is even in inverse distance, which gives near things the detail and leaves an unbounded background some.
-    `limits` (near, far) fixes the scale, for instance over a video; None takes `depth_range` of this picture.
+    Colour is linear in inverse distance: near objects get most of the range, an unbounded background keeps some.
+    `limits` (near, far) fixes the scale, for instance for a whole video; None uses `depth_range` of this picture.
     """
     near, far = limits if limits is not None else depth_range(depth, opacity)
     inverse = 1.0 / np.clip(np.nan_to_num(depth, nan=far, posinf=far), near, far)

@@ -1,4 +1,4 @@
-"""The progress bar that every command shows in a terminal: a title, the bar, and what stands behind it."""
+"""The progress bar of every command: a title, the bar, and further columns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 
 
 class ProgressBar:
-    """One line at the bottom of a terminal, from the first `show` until `close`, which takes it off the screen.
+    """One line at the bottom of a terminal. The first `show` draws it, `close` removes it.
 
-    `columns` stand behind the bar: the `text` of each `show`, or what rich offers (time elapsed, M of N). Title and
-    text are taken literally: brackets in a path are not markup. Whether to show a bar at all is the caller's choice,
-    for instance by `console.is_terminal`.
+    `columns` stand to the right of the bar: `text_column()` for the `text` of each `show`, or any column of rich (time
+    elapsed, M of N). Title and text are printed literally: brackets in a path are not markup. The caller decides
+    whether to show a bar at all, for instance by `console.is_terminal`.
     """
 
     def __init__(self, console: Console, *columns: ProgressColumn) -> None:
@@ -22,11 +22,11 @@ class ProgressBar:
 
     @property
     def done(self) -> float:
-        """What the latest `show` said is done; 0 while there is no bar on the screen."""
+        """The `done` of the latest `show`; 0 while no bar is on the screen."""
         return 0.0 if self._task is None else self._progress.tasks[0].completed
 
     def show(self, title: str, done: float, total: float | None, text: str = "") -> None:
-        """`done` of `total`. A total of None is not known yet, or is what it was."""
+        """Draw the bar at `done` of `total`. If `total` is None it stays as it was: at first, unknown."""
         title, text = escape(title), escape(text)
         if self._task is None:
             self._progress.start()
@@ -34,7 +34,7 @@ class ProgressBar:
         self._progress.update(self._task, description=title, completed=done, total=total, text=text)
 
     def close(self) -> None:
-        """Take the bar off the screen, if it is there."""
+        """Remove the bar from the screen, if there is one."""
         if self._task is not None:
             self._progress.stop()
             self._progress.remove_task(self._task)

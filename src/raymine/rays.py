@@ -1,4 +1,4 @@
-"""Rays of pixels: from the cameras of a scene to origins and directions, batch by batch during training."""
+"""Rays through pixels: origins and directions from the cameras of a scene, for training batches and whole images."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _EXTRA = 3  # near, far, time
 class CameraRig:
     """The cameras of some frames of a scene as tensors on one device.
 
-    Image i of the rig is frame `frames[i]` of the scene. Everything a ray needs from its image lies in one column of
-    one table (pose, near, far, time, intrinsics), so that a batch costs one gather and a little arithmetic.
-    Near and far are the frame's own where it has them, else those of the scene.
+    Image i of the rig is frame `frames[i]` of the scene. One column of a table holds everything that a ray needs from
+    its image: pose, near, far, time and intrinsics. So a batch costs one gather and some arithmetic. Near and far are
+    those of the frame, or those of the scene if the frame has none.
     """
 
     def __init__(self, scene: Scene, frames: Sequence[int], device: torch.device | str = "cpu") -> None:
@@ -45,21 +45,21 @@ class CameraRig:
 
     @property
     def table(self) -> Tensor:
-        """[values, images]: pose (12, row by row), near, far, time, then the lens (`cameras.CameraTable.values`)."""
+        """[values, I]: pose (12, row by row), near, far, time, then the lens (`cameras.CameraTable.values`)."""
         return self._table
 
     @property
     def times(self) -> Tensor | None:
-        """[I] the time of each image; None for a static scene."""
+        """[I] time of each image in 0..1; None for a static scene."""
         return self._table[_POSE + 2].clone() if self.dynamic else None
 
     @property
     def lens_steps(self) -> tuple[int, int]:
-        """Newton steps that the opencv and the fisheye lenses need; 0 where there is none."""
+        """Newton steps that the opencv and the fisheye lenses need; 0 for a model that no camera has."""
         return self._lenses.opencv_steps, self._lenses.fisheye_steps
 
     def rays_for_pixels(self, image: Tensor, x: Tensor, y: Tensor) -> Rays:
-        """Rays through the centres of pixels: image [R] (index into the rig), x, y [R], all int64."""
+        """Rays [R] through pixel centres, in world units: image [R] (index into the rig), x, y [R], all int64."""
         return self._rays(self._table.index_select(1, image), x + 0.5, y + 0.5)
 
     def rays_for_image(self, index: int) -> Rays:
@@ -85,7 +85,7 @@ def rays_for_camera(
     time: float | None = None,
     device: torch.device | str = "cpu",
 ) -> Rays:
-    """All H*W rays of a new view, row by row: any camera at any [3, 4] pose; `time` in 0..1 for a dynamic scene."""
+    """All H*W rays of a camera at a camera-to-world pose [3, 4], row by row; `time` in 0..1 for a dynamic scene."""
     table = CameraTable.build([camera], device)
     x, y = _pixel_centres(camera, torch.device(device))
     matrix = torch.as_tensor(pose).to(device=device, dtype=torch.float32)
@@ -103,8 +103,9 @@ def rays_for_camera(
 def _rotate(pose: Tensor, local: Tensor) -> Tensor:
     """Poses [3, 4, R or 1] applied to camera-frame directions [3, R] -> world directions [R, 3].
 
-    Written out by column so that no tensor of a training batch exceeds 32,768 elements, where torch starts its threads:
-    beside another busy process on 2 cores that costs 12 ms an operation instead of 10 us (4,096 rays).
+    Each column is a separate product, so that no tensor of a training batch exceeds 32,768 elements. Above that size
+    torch uses several threads: beside another busy process on 2 cores that costs 12 ms an operation instead of 10 us
+    (4,096 rays).
     """
     return (pose[:, 0] * local[0] + pose[:, 1] * local[1] + pose[:, 2] * local[2]).t().contiguous()
 

@@ -1,4 +1,8 @@
-"""From samples to pixels: passes over a field, compositing and the chunked renderer."""
+"""Rendering: queries of a field at samples, visibility, compositing, and a renderer that works in chunks.
+
+A pre-activation is an output of the field before its activation. `stop` is the transmittance below which a sample is
+hidden, `faint` the opacity of a single sample below which it is left out.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ from raymine.kernels.composite.op import composite, visible
 from raymine.kernels.select.op import compact
 
 SEEN = 1e-5
-"""Opacity of a sample below which a renderer leaves it out: far less than half a level of an 8-bit picture."""
+"""The renderer leaves out samples with an opacity below this: far less than half a level of an 8-bit picture."""
 
 
 def query_points(rays: Rays, samples: Samples) -> FieldInput:
-    """Ask a field at the midpoint of every sample, [B]."""
+    """The query of a field at the midpoint of every sample [B]. Differentiable in origins and directions."""
     middle = (samples.t_start + samples.t_end) * 0.5
     directions = rays.directions[samples.ray_id]
     positions = torch.addcmul(rays.origins[samples.ray_id], directions, middle[:, None])
@@ -39,7 +43,7 @@ def query_points(rays: Rays, samples: Samples) -> FieldInput:
 
 
 def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:
-    """Samples where `keep` [B] is true, packed anew, and their indices [b] in the old packing."""
+    """The samples where `keep` [B] is true, as a new packing, and their indices [b] in the old one."""
     index, first, count = compact(keep, samples.count)
     return Samples(samples.t_start[index], samples.t_end[index], samples.ray_id[index], first, count), index
 
@@ -47,7 +51,7 @@ def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:
 def composite_output(
     output: FieldOutput, samples: Samples, background: Tensor, stop: float = 1e-4, activations: Activations = NGP
 ) -> Rendered:
-    """Render rays over a background [R, 3]. Differentiable in the output and the background."""
+    """Composite pre-activations [B] over a background [R, 3]. Differentiable in the output and the background."""
     density, colour = activations.density(output.density), activations.colour(output.colour)
     return Rendered(*composite(density, colour, samples, background, stop))
 
@@ -56,7 +60,7 @@ def composite_output(
 def visible_samples(
     field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0
 ) -> tuple[Samples, FieldInput]:
-    """The samples a ray still sees, found by a density pass without a graph, and the query at just those."""
+    """The visible samples, found by a density pass without a graph, and the query at these samples."""
     if isinstance(field, SeesAlongRays) and field.along_rays:
         output, features = field.infer(rays, samples, stop, faint, colour=False, keep=True)
         kept, index = subset(samples, output.density != HIDDEN)
@@ -68,14 +72,14 @@ def visible_samples(
 
 
 @torch.no_grad()
-def first_look(
+def first_pass(
     field: Field, rays: Rays, samples: Samples, stop: float = 1e-4, faint: float = 0.0, *, keep: bool = False
 ) -> tuple[FieldOutput, Tensor | None]:
-    """Pre-activations [B] without a graph; density is HIDDEN, which renders as nothing, where a ray sees no more.
+    """Pre-activations [B] without a graph. Hidden and faint samples have the density HIDDEN, which renders as nothing.
 
-    keep: also what the field keeps of its work for a second pass [B, anything], unset where density is HIDDEN; else
-    None, also where it keeps nothing. On CUDA, samples behind `stop` have a density of their own: rendering with the
-    same `stop` leaves them out.
+    keep: also return the features [B, ...] that the field keeps for a second pass (`contracts.KeepsFeatures`); they are
+    unset where density is HIDDEN. None without `keep`, or if the field keeps none. On CUDA, samples behind `stop` keep
+    their own density: rendering with the same `stop` leaves them out.
     """
     if isinstance(field, SeesAlongRays) and field.along_rays:
         output, kept = field.infer(rays, samples, stop, faint, colour=True, keep=keep)
@@ -98,13 +102,13 @@ def first_look(
 
 
 def take(samples: Samples, index: Tensor) -> Samples:
-    """Some rows; `first` and `count` still speak of the whole packing."""
+    """The samples at `index` [b]; `first` and `count` still describe the whole packing."""
     return replace(samples, t_start=samples.t_start[index], t_end=samples.t_end[index], ray_id=samples.ray_id[index])
 
 
 @torch.no_grad()
 def density_pass(field: Field, query: FieldInput) -> tuple[Tensor, Tensor | None]:
-    """Density [n] after activation, and what the field keeps of the work, if it does."""
+    """Density [n] after activation, and the features that the field keeps for `forward`, or None. No graph."""
     activate = activations_of(field).density
     if isinstance(field, KeepsFeatures):
         raw, features = field.density_and_features(query.positions, query.time)
@@ -113,19 +117,20 @@ def density_pass(field: Field, query: FieldInput) -> tuple[Tensor, Tensor | None
 
 
 @torch.no_grad()
-def visible_in_rounds(
-    field: Field, rays: Rays, samples: Samples, stop: float, first_round: int = 32
+def visible_front_to_back(
+    field: Field, rays: Rays, samples: Samples, stop: float, first_samples: int = 32
 ) -> tuple[Samples, FieldInput]:
-    """As `visible_samples` without a faint limit, asking the field about a ray only until it is opaque.
+    """As `visible_samples` with `faint` = SEEN, but it queries the field along a ray only until the ray is opaque.
 
-    The first round asks about each ray's first samples, the next about twice as many of those rays still open.
+    The first query takes the first `first_samples` samples of each ray. Each further query reaches three times as far,
+    on the rays whose transmittance is still above `stop`.
     """
     place = torch.arange(len(samples), device=samples.ray_id.device) - samples.first[samples.ray_id]
     length = samples.t_end - samples.t_start
     density, optical = torch.zeros_like(length), length.new_zeros(samples.n_rays)
     row = torch.zeros_like(samples.ray_id)
     features: list[Tensor] = []
-    asked, low, high = 0, 0, first_round
+    asked, low, high = 0, 0, first_samples
     while True:
         is_open = optical <= -math.log(max(stop, 1e-30))
         index = ((place >= low) & (place < high) & is_open[samples.ray_id]).nonzero()[:, 0]
@@ -146,8 +151,8 @@ def visible_in_rounds(
 class VolumeRenderer:
     """Renders any number of rays without a graph (see `contracts.Renderer`).
 
-    Rays are marched `chunk` at a time, and followed in groups that hold about `batch` marched samples, so that memory
-    stays bounded; within a group the field is asked in rounds, until a ray's transmittance falls below `stop`.
+    To bound memory, it marches `chunk` rays at a time and renders them in groups of about `batch` marched samples.
+    Within a group it queries the field from front to back, until a ray's transmittance falls below `stop`.
     """
 
     field: Field
@@ -158,7 +163,7 @@ class VolumeRenderer:
 
     @torch.no_grad()
     def render(self, rays: Rays, background: Tensor) -> Rendered:
-        """[R] rays over one colour [3]; depth is the mean distance of what was hit (0 where nothing was)."""
+        """Render rays [R] over one background colour [3]. Depth: weighted mean distance, 0 where nothing is hit."""
         device = rays.origins.device
         background = background.to(device)
         colour, opacity, depth = (torch.empty(len(rays), *tail, device=device) for tail in ((3,), (), ()))
@@ -174,16 +179,16 @@ class VolumeRenderer:
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
         if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
-            output, _ = first_look(self.field, rays, samples, self.stop, SEEN)
+            output, _ = first_pass(self.field, rays, samples, self.stop, SEEN)
         else:
-            samples, query = visible_in_rounds(self.field, rays, samples, self.stop)
+            samples, query = visible_front_to_back(self.field, rays, samples, self.stop)
             output = self.field.forward(query)
         behind = background.expand(len(rays), 3)
         return composite_output(output, samples, behind, self.stop, activations_of(self.field))
 
 
 def _groups(samples: Samples, batch: int) -> list[tuple[int, int]]:
-    """Ranges of rays that hold about `batch` samples each: cut where the running total passes a multiple of it."""
+    """Ranges of rays with about `batch` samples each: a range ends where the running total passes a multiple of it."""
     last = samples.first + samples.count
     cut = torch.nonzero(torch.diff(last // batch, append=last[-1:] // batch))[:, 0] + 1
     edges = [0, *cut.tolist(), samples.n_rays]
@@ -191,7 +196,7 @@ def _groups(samples: Samples, batch: int) -> list[tuple[int, int]]:
 
 
 def _rows(samples: Samples, low: int, high: int) -> Samples:
-    """The samples of rays low .. high, as a packing of their own."""
+    """The samples of rays low .. high - 1, as a packing of their own."""
     first, count = samples.first[low:high], samples.count[low:high]
     begin, end = int(first[0]), int(first[-1] + count[-1])
     return Samples(

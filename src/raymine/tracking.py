@@ -1,8 +1,9 @@
-"""The logs of a run: one JSON object a line, appended, readable at any moment.
+"""The logs of a run: files of JSON lines that can be read while they are written.
 
-`metrics.jsonl` holds what training measured, `events.jsonl` what happened to the run. A row is one `write` of one whole
-line, so a killed process leaves at most a cut last line, which readers drop and the next writer removes. When a run
-resumes from step s, metric rows later than s are removed first: the file then equals that of a run never interrupted.
+`metrics.jsonl` holds measurements of training, `events.jsonl` events of the run. Each row is written by one `write` of
+a whole line, so a killed process leaves at most one incomplete last line. Readers ignore it, and the next writer
+removes it. When a run resumes from step s, metric rows after s are removed first, so the file equals that of a run that
+was never interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Row = dict[str, JSON]
 
 @dataclass(frozen=True)
 class Repair:
-    """What `repair` did to a log: rows kept, rows removed as later than the step, unreadable lines removed."""
+    """What `repair` did: the number of rows kept, of rows removed because they were too late, of unreadable lines."""
 
     kept: int
     later: int
@@ -28,7 +29,7 @@ class Repair:
 
 
 class JsonlWriter:
-    """Appends rows to a log. Opening it removes a cut last line left by a killed process."""
+    """Appends rows to a log. Opening it removes an incomplete last line that a killed process left."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +42,7 @@ class JsonlWriter:
             raise resource_error(error, "open the log", path) from error
 
     def write(self, row: Row) -> None:
-        """Append one row; NaN and infinity become null. On a full disk the log keeps its last whole line."""
+        """Append one row; NaN and infinity become null. If the disk is full, the log keeps its complete lines only."""
         if self._descriptor is None:
             raise RunError(f"The log {self.path} is already closed.")
         line = (json.dumps(finite_or_none(row), ensure_ascii=False, allow_nan=False) + "\n").encode()
@@ -55,7 +56,7 @@ class JsonlWriter:
             raise resource_error(error, "write the log", self.path) from error
 
     def sync(self) -> None:
-        """Force the rows so far onto the disk, so that they are there whenever a later checkpoint is."""
+        """Flush the rows to disk. Called before a checkpoint is saved, so that no checkpoint is ahead of its log."""
         if self._descriptor is not None:
             try:
                 os.fsync(self._descriptor)
@@ -69,9 +70,9 @@ class JsonlWriter:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All whole rows of a log, oldest first; [] where there is no log. A cut last line is dropped silently.
+    """All complete rows of a log, oldest first; [] if there is no log. An incomplete last line is ignored.
 
-    An unreadable line with readable ones after it is real damage and raises `RunError` with its line number.
+    Any other unreadable line is damage and raises `RunError` with its line number.
     """
     try:
         text = path.read_bytes()
@@ -81,7 +82,7 @@ def read_rows(path: Path) -> list[Row]:
         raise RunError(f"Cannot read the log {path}: {error.strerror or error}.") from error
     lines = text.split(b"\n")
     rows: list[Row] = []
-    # `split` leaves b"" after a final newline; anything else there is the cut line of a killed writer.
+    # After a final newline, `split` gives b"". Anything else there is an incomplete line of a killed writer.
     for number, line in enumerate(lines[:-1], start=1):
         row = _parse(line)
         if row is None:
@@ -94,7 +95,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def repair(path: Path, last_step: int) -> Repair:
-    """Remove rows with `step` > `last_step` and unreadable lines, atomically; leaves a good file untouched."""
+    """Atomically remove rows with `step` > `last_step` and unreadable lines. An intact file is not touched."""
     if not path.exists():
         return Repair(0, 0, 0)
     kept: list[bytes] = []
@@ -129,7 +130,7 @@ def _parse(line: bytes) -> Row | None:
 
 
 def _drop_cut_line(path: Path) -> None:
-    """Cut the file after its last newline. Reads back from the end, so that a long log costs nothing."""
+    """Truncate the file after its last newline. Searches from the end, so a long log costs no more than a short one."""
     if not path.exists():
         return
     with open(path, "rb+") as file:

@@ -16,7 +16,7 @@ from raymine.bench.derive import (
     mean_curve,
     reached,
     speedup,
-    summarise,
+    summarise_policies,
 )
 from raymine.bench.records import Trace
 from support.bench_records import made_up_run
@@ -85,7 +85,7 @@ def test_a_summary_holds_means_and_ranges_over_seeds() -> None:
     ramp = [float(i) for i in range(12)]
     runs = [made_up_run("none", 0, ramp), made_up_run("none", 1, [p + 2 for p in ramp], loss=3.0)]
     hard = made_up_run("hard", 0, [p + 6 for p in ramp], loss=1.0)
-    none, mined = summarise([*runs, hard], ("none", "prune", "hard"), 8.0)
+    none, mined = summarise_policies([*runs, hard], ("none", "prune", "hard"), 8.0)
     assert none.psnr_end is not None
     assert (none.psnr_end.mean, none.psnr_end.low, none.psnr_end.high) == (12.0, 11.0, 13.0)
     assert none.psnr_quarter is not None

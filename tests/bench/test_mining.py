@@ -44,10 +44,10 @@ import numba, torch
 torch.set_num_threads(1); numba.set_num_threads(1)
 from support.step import CONFIG
 from raymine import recipes
-from raymine.bench import MiningRequest, Silent, bench_mining
+from raymine.bench import MiningRequest, SilentBenchObserver, bench_mining
 recipes.RECIPES["ngp"] = lambda scene, device: CONFIG
 
-class Killer(Silent):
+class Killer(SilentBenchObserver):
     runs = 0
     def run_started(self, number, total, policy, seed):
         self.runs = number

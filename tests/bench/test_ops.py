@@ -62,7 +62,7 @@ def test_case_inputs_repeat_and_backend_matches_reference(op: str, maker: _op_ca
 
 
 def test_march_grid_is_three_per_cent_occupied_in_clusters() -> None:
-    grid = _op_cases._Draws(TINY).blobs(32)
+    grid = _op_cases._RandomInputs(TINY).blobs(32)
     assert float(grid.cells.float().mean()) == pytest.approx(0.03, abs=1e-3)
     assert 0 < int(grid.blocks.sum()) < grid.blocks.numel()
 
@@ -99,7 +99,7 @@ def test_ratio_is_relative_to_the_reference_of_the_same_shape(fixed_times: list[
 
 
 def test_backends_are_timed_alternately_with_at_least_the_minimum_repeats(fixed_times: list[str]) -> None:
-    runs: dict[dispatch.Backend, ops.Run] = {"reference": dict, "cpu": dict}
+    runs: dict[dispatch.Backend, ops.TimedCall] = {"reference": dict, "cpu": dict}
     times = ops.take_turns(runs, 0.0, CPU)
     assert {name: set(found) for name, found in times.items()} == {"reference": {8.0}, "cpu": {2.0}}
     assert min(map(len, times.values())) >= ops.LEAST

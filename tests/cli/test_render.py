@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raymine.cli.render import check_target, parse_size
+from raymine.cli.render import check_output, parse_size
 from raymine.errors import ConfigError
 
 
@@ -33,6 +33,6 @@ def test_check_target_rejects_existing_or_unsupported_targets(tmp_path: Path) ->
         (tmp_path / "x.gif", "written as .mp4, not .gif"),
     ):
         with pytest.raises(ConfigError, match=words):
-            check_target(target)
-    check_target(tmp_path / "new")
-    check_target(tmp_path / "new.mp4")
+            check_output(target)
+    check_output(tmp_path / "new")
+    check_output(tmp_path / "new.mp4")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raymine.config import RunConfig, identity, model_digest, model_digests, replacing_config
+from raymine.config import RunConfig, identity, keep_earlier_digests, model_digest, model_digests
 from raymine.config.migrate import SCHEMA, migrate_config, migrate_scalars, migrate_tensors, schema_of
 from raymine.errors import ConfigError
 
@@ -37,14 +37,14 @@ def test_schema_1_to_2_renames_settings_adds_types_and_keeps_the_rest() -> None:
     assert train["field"] == {"type": "raymine.fields.hash_field:HashFieldConfig", **was["field"]}
     assert train["sampler"] == {"type": "raymine.samplers.occupancy:OccupancyConfig", **was["occupancy"]}
     assert train["loss"] == [{"type": "raymine.losses.colour:ColourLoss", "kind": "l2", "delta": 0.1}]
-    assert (train["max_useful_steps"], train["checkpoint_samples"], train["background"]) == (40_000, 4096, "scene")
+    assert (train["max_useful_steps"], train["recompute_samples"], train["background"]) == (40_000, 4096, "scene")
     assert migrate_config(OLD, to=2)["train"]["background"] == "random"
     assert "winsor" not in train["mining"]["hard"]
     assert train["mining"]["hard"]["high"] == 0.5
     same = ("batch", "optimiser", "pixels", "deterministic", "amp")
     assert {key: train[key] for key in same} == {key: was[key] for key in same}
     assert train.keys() == {
-        *same, "field", "sampler", "loss", "mining", "background", "checkpoint_samples", "max_useful_steps"
+        *same, "field", "sampler", "loss", "mining", "background", "recompute_samples", "max_useful_steps"
     }  # fmt: skip
 
 
@@ -123,12 +123,12 @@ def test_digest_is_computed_from_the_config_as_stored() -> None:
     assert model_digests(OLD) == (OLD_DIGEST,)
     # The config is written again with a setting that did not exist before.
     later = {**old(new_setting=0), "schema": 2}
-    once = replacing_config(later, OLD)
+    once = keep_earlier_digests(later, OLD)
     assert once == {**later, "earlier_digests": [OLD_DIGEST]}
     assert model_digests(once) == (model_digest(later), OLD_DIGEST)
-    assert replacing_config(later, once) == once, "writing the same again changes nothing"
+    assert keep_earlier_digests(later, once) == once, "writing the same again changes nothing"
     latest = old(new_setting=0, newer_setting=0)
-    assert model_digests(replacing_config(latest, once)) == (model_digest(latest), model_digest(later), OLD_DIGEST)
-    assert replacing_config({**OLD, "steps": 9}, OLD) == {**OLD, "steps": 9}
+    assert model_digests(keep_earlier_digests(latest, once)) == (model_digest(latest), model_digest(later), OLD_DIGEST)
+    assert keep_earlier_digests({**OLD, "steps": 9}, OLD) == {**OLD, "steps": 9}
     assert "earlier_digests" not in identity(once)
     assert identity(once) == identity({**later, "schema": 5})

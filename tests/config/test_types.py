@@ -22,7 +22,7 @@ from raymine.config import (
     replace_fields,
     to_json,
 )
-from raymine.config.types import path_of, resolve
+from raymine.config.types import import_path, resolve
 from raymine.errors import ConfigError, speaking_of_flags
 
 
@@ -168,7 +168,7 @@ def test_path_of_a_redefined_class_raises(monkeypatch: pytest.MonkeyPatch) -> No
     old = Square(2.0)
     monkeypatch.setattr(sys.modules[HERE], "Square", Disc)
     with pytest.raises(ConfigError, match="is another class by now"):
-        path_of(type(old))
+        import_path(type(old))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from raymine.experiment import (
     resolve_device,
     train,
 )
-from raymine.rundir import RunDir, list_runs, summarise
+from raymine.rundir import RunDir, list_runs, summarise_run
 from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.fake_training import deterministic
@@ -79,7 +79,7 @@ def test_stopped_and_resumed_run_equals_uninterrupted_run_and_loads(tmp_path: Pa
     looks = [row for row in read_rows(tmp_path / "parts/metrics.jsonl") if row["kind"] == "eval"]
     assert looks[-1]["step"] == 40
     assert manifest.test_psnr == second.test_psnr == looks[-1]["psnr"]
-    listed = summarise(tmp_path / "parts")
+    listed = summarise_run(tmp_path / "parts")
     assert (listed.train_psnr, listed.test_psnr) == (second.train_psnr, second.test_psnr)
     assert [attempt.from_step for attempt in manifest.attempts] == [0, 16]
     assert all(attempt.ended for attempt in manifest.attempts)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.packed import Samples
 from support.device import TRITON_DEVICE
 
@@ -36,7 +36,7 @@ def one_ray(origin: list[float], direction: list[float], near: float = 0.0, far:
 def single_cell(x: int, y: int, z: int, levels: int = 1, level: int = 0) -> Occupancy:
     occupied = torch.zeros(levels, 8, 8, 8, dtype=torch.bool)
     occupied[level, x, y, z] = True
-    return pack(occupied, *BOX)
+    return pack_bits(occupied, *BOX)
 
 
 def test_march_through_one_cell_matches_hand_computation() -> None:
@@ -72,7 +72,7 @@ def test_march_through_an_outer_level_matches_hand_computation() -> None:
     ],
 )
 def test_rays_that_miss_get_no_samples(ray) -> None:  # type: ignore[no-untyped-def]
-    full = pack(torch.ones(1, 8, 8, 8, dtype=torch.bool), *BOX)
+    full = pack_bits(torch.ones(1, 8, 8, 8, dtype=torch.bool), *BOX)
     for result in both(*ray, full, Spacing(0.1)):
         assert result.count.tolist() == [0]
         assert len(result.t_start) == 0
@@ -81,7 +81,7 @@ def test_rays_that_miss_get_no_samples(ray) -> None:  # type: ignore[no-untyped-
 def random_grid(levels: int, res: int, share: float) -> Occupancy:
     occupied = torch.rand(levels, res, res, res) < share
     occupied[:, : res // 2, : res // 2] = False  # large empty blocks, so that skipping is exercised
-    return pack(occupied, (-1.0, -1.0, -1.5), (1.0, 1.25, 1.0))
+    return pack_bits(occupied, (-1.0, -1.0, -1.5), (1.0, 1.25, 1.0))
 
 
 # Directions parallel to a face divide by zero, which is intended; the interpreter warns about it.
@@ -157,7 +157,7 @@ def test_step_length_grows_with_distance_between_its_limits() -> None:
 def test_pack_sets_hand_computed_bits_and_blocks() -> None:
     occupied = torch.zeros(1, 8, 8, 8, dtype=torch.bool)
     occupied[0, 0, 0, 3] = occupied[0, 7, 7, 7] = True
-    grid = pack(occupied, *BOX)
+    grid = pack_bits(occupied, *BOX)
     assert grid.bits[0, 0].item() == 8
     assert grid.bits[0, 63].item() == 128
     assert int(grid.bits.sum()) == 136
@@ -171,5 +171,5 @@ def test_invalid_arguments_raise_config_error() -> None:
     with pytest.raises(ConfigError, match=r"0 < shortest <= longest, got -1\.0"):
         Spacing(-1.0)
     with pytest.raises(ConfigError, match="low < high"):
-        pack(torch.zeros(1, 8, 8, 8, dtype=torch.bool), (0, 0, 0), (0, 1, 1))
+        pack_bits(torch.zeros(1, 8, 8, 8, dtype=torch.bool), (0, 0, 0), (0, 1, 1))
     assert math.isinf(Spacing().knots[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raymine import checkpoint
-from raymine.rundir import list_runs, summarise
+from raymine.rundir import list_runs, summarise_run
 from support.fake_training import manifest
 from support.runs import create_run
 
@@ -41,5 +41,5 @@ def test_summary_has_the_psnr_fields_of_the_manifest(tmp_path: Path) -> None:
     values = (20.0, 31.5, 30.5, 12, 30.75)
     with create_run(tmp_path / "run") as run:
         run.write_manifest(manifest(status="finished", **dict(zip(names, values, strict=True))))
-    found = summarise(tmp_path / "run")
+    found = summarise_run(tmp_path / "run")
     assert tuple(getattr(found, name) for name in names) == values

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ResourceError, RunError
-from raymine.rundir import RunDir, RunLock, check_target, summarise
+from raymine.rundir import RunDir, RunLock, check_target, summarise_run
 from raymine.rundir.lock import is_locked, owner_of, require_free
 from support.runs import create_run
 
@@ -58,10 +58,10 @@ def test_locked_run_error_names_the_process_and_a_kill_frees_the_lock(tmp_path: 
             assert "`out`" in caught.value.hint
         # Reading is always allowed.
         RunDir.open(tmp_path / "run").read_manifest()
-        assert summarise(tmp_path / "run").status == "running"
+        assert summarise_run(tmp_path / "run").status == "running"
         process.kill()
         process.wait()
-        assert summarise(tmp_path / "run").status == "crashed"
+        assert summarise_run(tmp_path / "run").status == "crashed"
         RunDir.open_locked(tmp_path / "run").close()
 
 

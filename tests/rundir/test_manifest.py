@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from raymine.rundir import RunDir, describe_environment, summarise
+from raymine.rundir import RunDir, describe_environment, summarise_run
 from support.fake_training import manifest
 from support.runs import create_run
 
@@ -31,7 +31,7 @@ def test_manifest_of_an_older_version_is_read(tmp_path: Path) -> None:
     found = RunDir.open(tmp_path / "run").read_manifest()
     # The old `best_psnr` is the best of several test evaluations, not that of the last model, so it is dropped.
     assert (found.step, found.train_psnr, found.test_psnr, found.best_held_out_psnr) == (7, 20.5, None, None)
-    assert summarise(tmp_path / "run").status == "finished"
+    assert summarise_run(tmp_path / "run").status == "finished"
     # A manifest of a run that never trained has both keys and no values.
     path.write_text(json.dumps({**data, "psnr": None, "best_psnr": None}))
     assert RunDir.open(tmp_path / "run").read_manifest().train_psnr is None

@@ -15,7 +15,7 @@ from raymine.mining import MiningConfig
 from raymine.render import query_points, visible_samples
 from raymine.step import TrainState, create_state, mined, train_step
 from raymine.step.batch import RayBatch, draw_batch
-from raymine.step.precision import ways_to_ask
+from raymine.step.precision import fields_for_step
 from support.scenes import ball_scene
 from support.step import CONFIG
 
@@ -38,11 +38,11 @@ def next_batch(state: TrainState) -> tuple[RayBatch, Rounds]:
     return batch, state.sampler.sample(batch.rays, state.field, Draws(state.seed, state.step, CPU))
 
 
-def parameter_gradients(state: TrainState) -> tuple[mined.Gradients, dict[str, Tensor]]:
+def parameter_gradients(state: TrainState) -> tuple[mined.BackwardResult, dict[str, Tensor]]:
     """Of the next step, without taking it: the miner is put back."""
     kept = {name: value.clone() for name, value in state.tensors().items()}
     batch, rounds = next_batch(state)
-    found = mined.backward(state, batch, rounds, ways_to_ask(state.config, state.field))
+    found = mined.backward(state, batch, rounds, fields_for_step(state.config, state.field))
     grads = {name: p.grad for name, p in state.optimiser.parameters.items() if p.grad is not None}
     dense = {name: grad.to_dense() if grad.is_sparse else grad.clone() for name, grad in grads.items()}
     state.restore(kept, state.scalars())
@@ -50,7 +50,7 @@ def parameter_gradients(state: TrainState) -> tuple[mined.Gradients, dict[str, T
     return found._replace(loss=report), dense
 
 
-def through_judge(state: TrainState) -> tuple[mined.Gradients, dict[str, Tensor]]:
+def through_judge(state: TrainState) -> tuple[mined.BackwardResult, dict[str, Tensor]]:
     """As `parameter_gradients`, with the gradients of the outputs from `judge`, whatever the policy."""
     if state.miner is not None:
         assert mined.closed_form(state) is not None
@@ -60,11 +60,11 @@ def through_judge(state: TrainState) -> tuple[mined.Gradients, dict[str, Tensor]
     if mining.policy == "prune":
         samples, query = visible_samples(state.field, batch.rays, samples, mining.stop, mining.faint)
     output = state.field.forward(query)
-    found = mined.gradients_of_outputs(state, mined.Objective(state, batch.rays, batch.wanted), output, samples)
+    found = mined.objective_gradients(state, mined.Objective(state, batch.rays, batch.wanted), output, samples)
     torch.autograd.backward((output.colour, output.density), (found.gradient[:, :3], found.gradient[:, 3]))
     dense = {name: p.grad.clone() for name, p in state.optimiser.parameters.items() if p.grad is not None}
     state.optimiser.clear()
-    return mined.Gradients(found.loss, len(samples), {}), dense
+    return mined.BackwardResult(found.loss, len(samples), {}), dense
 
 
 @pytest.mark.parametrize("kind", ["huber", "l2"])
@@ -89,8 +89,8 @@ def test_output_gradients_by_autograd_equal_judge(kind: str) -> None:
     state = trained("hard", kind)
     batch, rounds = next_batch(state)
     objective = mined.Objective(state, batch.rays, batch.wanted)
-    output, _ = mined.first_look(state.field, batch.rays, rounds.samples)
-    fast = mined.gradients_of_outputs(state, objective, output, rounds.samples)
+    output, _ = mined.first_pass(state.field, batch.rays, rounds.samples)
+    fast = mined.objective_gradients(state, objective, output, rounds.samples)
     general = mined.by_autograd(objective, output, rounds.samples)
     limit = 2e-5 * float(fast.gradient.abs().max())
     assert torch.allclose(general.gradient, fast.gradient, rtol=1e-3, atol=limit)
@@ -116,7 +116,7 @@ def test_parameters_held_by_the_objective_get_their_gradient(policy: str) -> Non
     plain, expected = parameter_gradients(state)
     state.config = replace(state.config, loss=(*state.config.loss, Dark()))
     batch, rounds = next_batch(state)
-    found = mined.backward(state, batch, rounds, ways_to_ask(state.config, state.field))
+    found = mined.backward(state, batch, rounds, fields_for_step(state.config, state.field))
     assert gain.grad is not None
     assert 0 < float(gain.grad) < 1
     assert float(found.loss.total.detach()) == pytest.approx(float(plain.loss.total) + 0.5 * float(gain.grad), rel=1e-4)

@@ -49,12 +49,12 @@ every_policy = pytest.mark.parametrize("policy", POLICIES)
 every_half = pytest.mark.parametrize("amp", HALF)
 
 
-def fresh(amp: Amp = "auto", policy: str = "hard", checkpoint: int = 0) -> TrainState:
+def fresh(amp: Amp = "auto", policy: str = "hard", recompute: int = 0) -> TrainState:
     """A new state. Skips the test if this processor cannot multiply in the given type, which would kill the process."""
     reason = amp_problem(amp, CPU)
     if reason:
         pytest.skip(reason)
-    config = replace(CONFIG, amp=amp, checkpoint_samples=checkpoint, mining=POLICIES[policy])
+    config = replace(CONFIG, amp=amp, recompute_samples=recompute, mining=POLICIES[policy])
     state = create_state(config, DATA, seed=0, device=CPU)
     state.horizon = 200
     return state
@@ -85,7 +85,7 @@ def gradients(state: TrainState, trained: dict[str, Tensor], missing: bool = Fal
     rounds = state.sampler.sample(batch.rays)
     samples = rounds.samples
     assert len(samples) == 0 if missing else len(samples) > 1000
-    _, kept, _ = backward(state, batch, rounds, precision.ways_to_ask(state.config, state.field))
+    _, kept, _ = backward(state, batch, rounds, precision.fields_for_step(state.config, state.field))
     assert missing or (kept < len(samples)) == (state.config.mining.policy != "none")
     found = {name: p.grad for name, p in state.field.named_parameters() if p.grad is not None}
     return {name: grad.to_dense() if grad.is_sparse else grad for name, grad in found.items()}
@@ -171,9 +171,9 @@ def test_fp32_and_auto_are_bit_identical_on_a_cpu() -> None:
 
 @every_policy
 @every_half
-@pytest.mark.parametrize("checkpoint", [0, 300])
+@pytest.mark.parametrize("recompute", [0, 300])
 def test_matrix_products_have_the_amp_dtype_and_all_else_is_float32(
-    amp: Amp, policy: str, checkpoint: int, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    amp: Amp, policy: str, recompute: int, trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = []
     inner = TorchField._outputs
@@ -183,7 +183,7 @@ def test_matrix_products_have_the_amp_dtype_and_all_else_is_float32(
         return outputs[-1]
 
     monkeypatch.setattr(TorchField, "_outputs", spy)
-    state = fresh(amp, policy, checkpoint)
+    state = fresh(amp, policy, recompute)
     with Products() as products:
         gradients(state, trained)
     assert products.types == {HALF[amp]}
@@ -195,12 +195,12 @@ def test_matrix_products_have_the_amp_dtype_and_all_else_is_float32(
 
 @every_half
 def test_occupancy_grid_is_updated_in_float32(amp: Amp, trained: dict[str, Tensor]) -> None:
-    whole, half = fresh(), fresh(amp, checkpoint=1000)
+    whole, half = fresh(), fresh(amp, recompute=1000)
     for state in (whole, half):
         gradients(state, trained)
         with Products() as products:
             draws = Draws(state.seed, 104, CPU)
-            state.sampler.before_step(precision.visiting(state.config, state.field), draws, None)
+            state.sampler.before_step(precision.field_for_occupancy(state.config, state.field), draws, None)
         assert products.types == {torch.float32}
     assert torch.allclose(whole.sampler.values, half.sampler.values, rtol=1e-4, atol=1e-6)
 
@@ -213,7 +213,7 @@ def test_half_precision_gradients_match_float32_for_any_loss_scale(
     expected = gradients(fresh("fp32", policy), trained)
     found = gradients(fresh(amp, policy), trained)
     assert_near(found, expected, tolerance)
-    monkeypatch.setattr(precision, "SCALE", 4 * precision.SCALE)
+    monkeypatch.setattr(precision, "FP16_LOSS_SCALE", 4 * precision.FP16_LOSS_SCALE)
     assert_near(gradients(fresh(amp, policy), trained), found, 1e-3)
 
 
@@ -221,7 +221,7 @@ def test_loss_scale_does_not_change_gradients_of_mined_samples(
     trained: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = gradients(fresh("fp16"), trained)
-    monkeypatch.setattr(precision, "SCALE", 4 * precision.SCALE)
+    monkeypatch.setattr(precision, "FP16_LOSS_SCALE", 4 * precision.FP16_LOSS_SCALE)
     assert_near(gradients(fresh("fp16"), trained), found, 1e-3)
 
 
@@ -233,7 +233,7 @@ def test_float16_overflow_is_reported_and_leaves_parameters_unchanged(
     advance(state, 2)
     field = {name: value.clone() for name, value in state.tensors().items() if name.startswith(("field.", "adam."))}
     with monkeypatch.context() as patch:
-        patch.setattr(precision, "SCALE", 2.0**60)
+        patch.setattr(precision, "FP16_LOSS_SCALE", 2.0**60)
         report = train_step(state, DATA)
     assert not report.finite
     assert math.isfinite(report.loss)
@@ -260,14 +260,14 @@ def test_finite_gate_checks_loss_and_gradients_without_reading_the_device() -> N
 
 @every_policy
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("checkpoint", [97, 1 << 20])
+@pytest.mark.parametrize("recompute", [97, 1 << 20])
 def test_recomputed_activations_give_the_same_gradients(
-    policy: str, backend: dispatch.Backend, checkpoint: int, trained: dict[str, Tensor]
+    policy: str, backend: dispatch.Backend, recompute: int, trained: dict[str, Tensor]
 ) -> None:
     with dispatch.force(backend):
         expected = gradients(fresh("auto", policy), trained)
         # Sums over samples run in another order, which changes them by at most 1.1e-6 in float32 here.
-        assert_near(gradients(fresh("auto", policy, checkpoint), trained), expected, 2e-6)
+        assert_near(gradients(fresh("auto", policy, recompute), trained), expected, 2e-6)
 
 
 @every_policy
@@ -275,8 +275,8 @@ def test_recomputed_activations_give_the_same_gradients(
 def test_rays_without_samples_have_zero_gradients(amp: Amp, policy: str, trained: dict[str, Tensor]) -> None:
     expected = gradients(fresh("auto", policy), trained, missing=True)
     assert not any(value.any() for value in expected.values())
-    for checkpoint in (0, 100):
-        assert_near(gradients(fresh(amp, policy, checkpoint), trained, missing=True), expected, 0.0)
+    for recompute in (0, 100):
+        assert_near(gradients(fresh(amp, policy, recompute), trained, missing=True), expected, 0.0)
 
 
 @every_half
@@ -309,25 +309,25 @@ def saved_bytes(state: TrainState) -> Iterator[list[int]]:
 
 def test_recomputation_stores_less_than_a_tenth(trained: dict[str, Tensor]) -> None:
     stored = []
-    for checkpoint in (0, 256):
-        state = fresh("auto", "none", checkpoint)
+    for recompute in (0, 256):
+        state = fresh("auto", "none", recompute)
         gradients(state, trained)
         rays = DATA.rig.rays_for_image(0)
         samples = state.sampler.sample(rays).samples
         query = query_points(rays, samples)
         with saved_bytes(state) as counted:
-            output = precision.ways_to_ask(state.config, state.field).learn.forward(query)
+            output = precision.fields_for_step(state.config, state.field).training.forward(query)
         assert output.density.requires_grad
         stored.append(sum(counted))
     assert stored[0] > 300 * len(samples)
     assert stored[1] < 0.1 * stored[0]
 
 
-def test_invalid_amp_or_checkpoint_samples_raise() -> None:
+def test_invalid_amp_or_recompute_samples_raise() -> None:
     with pytest.raises(ConfigError, match="`amp` must be one of auto, fp32, fp16, bf16; got 'fp8'"):
         TrainConfig(amp="fp8")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="`checkpoint_samples` must be 0"):
-        TrainConfig(checkpoint_samples=-1)
+    with pytest.raises(ConfigError, match="`recompute_samples` must be 0"):
+        TrainConfig(recompute_samples=-1)
     with pytest.raises(ConfigError, match="amp"):
         replace_fields(CONFIG, {"amp": "half"})
 
@@ -352,7 +352,7 @@ def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(CUDA, amp="fp16"), ""),
         (replace(CUDA, amp="fp32"), "the fused step computes in float16, and amp is fp32"),
         (replace(CUDA, amp="bf16"), "the fused step computes in float16, and amp is bf16"),
-        (replace(CUDA, checkpoint_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
+        (replace(CUDA, recompute_samples=9), "the fused step stores no activations, so there is nothing to recompute"),
     ],
 )
 def test_problem_with_names_unsupported_precision_settings(config: TrainConfig, reason: str) -> None:
@@ -398,7 +398,7 @@ def test_bfloat16_needs_a_gpu_with_native_support(monkeypatch: pytest.MonkeyPatc
         assert amp_problem("fp16", cuda) == amp_problem("auto", cuda) == ""
 
 
-def test_command_line_passes_amp_and_checkpoint_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_passes_amp_and_recompute_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[TrainRequest] = []
 
     def catch(request: TrainRequest) -> RunResult:
@@ -406,33 +406,33 @@ def test_command_line_passes_amp_and_checkpoint_samples(monkeypatch: pytest.Monk
         return RunResult(Path("r"), "stopped", 130, 1, 0.0, None)
 
     monkeypatch.setattr(narrate, "narrated_train", catch)
-    assert main(["train", "ball", "--amp", "bf16", "--checkpoint-samples", "65536"]) == 130
+    assert main(["train", "ball", "--amp", "bf16", "--recompute-samples", "65536"]) == 130
     assert main(["train", "ball"]) == 130
     config = replace_fields(CONFIG, requests[0].overrides)
-    assert (config.amp, config.checkpoint_samples) == ("bf16", 65536)
+    assert (config.amp, config.recompute_samples) == ("bf16", 65536)
     assert replace_fields(CONFIG, requests[1].overrides) == CONFIG
 
 
-def test_resume_with_other_amp_or_checkpoint_samples_raises(tmp_path: Path) -> None:
+def test_resume_with_other_amp_or_recompute_samples_raises(tmp_path: Path) -> None:
     fresh("bf16")
     scene = write_scene(tmp_path / "scene")
-    overrides = {**TINY, "amp": "bf16", "checkpoint_samples": 500}
+    overrides = {**TINY, "amp": "bf16", "recompute_samples": 500}
     request = TrainRequest(
         scene, out=tmp_path / "run", steps=4, device="cpu", overrides=overrides, evaluate_views=0, resume=True
     )
     train(request)
     stored = json.loads((tmp_path / "run/config.json").read_text())["train"]
-    assert (stored["amp"], stored["checkpoint_samples"]) == ("bf16", 500)
+    assert (stored["amp"], stored["recompute_samples"]) == ("bf16", 500)
     assert train(replace(request, steps=6)).step == 6
     with pytest.raises(ConfigError, match=r'train\.amp: "bf16" in the run, "auto" asked'):
-        train(replace(request, steps=8, overrides={**TINY, "checkpoint_samples": 500}))
-    with pytest.raises(ConfigError, match=r"train\.checkpoint_samples: 500 in the run, 0 asked"):
+        train(replace(request, steps=8, overrides={**TINY, "recompute_samples": 500}))
+    with pytest.raises(ConfigError, match=r"train\.recompute_samples: 500 in the run, 0 asked"):
         train(replace(request, steps=8, overrides={**TINY, "amp": "bf16"}))
 
 
 def test_memory_estimate_is_lower_with_recomputation() -> None:
     whole, pieces = (
-        estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
+        estimate_bytes(replace(CUDA, amp="fp32", recompute_samples=n), SCENE.bounds, "cuda") for n in (0, 1 << 16)
     )
     assert 2 * pieces < whole
-    assert estimate_bytes(replace(CUDA, amp="fp32", checkpoint_samples=1 << 30), SCENE.bounds, "cuda") >= whole
+    assert estimate_bytes(replace(CUDA, amp="fp32", recompute_samples=1 << 30), SCENE.bounds, "cuda") >= whole

@@ -30,7 +30,7 @@ from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
-from raymine.mining.config import Policy
+from raymine.mining.config import MiningPolicy
 from raymine.pixels import PixelConfig
 from support.fused import CONFIG, POISSON, SHAPES, trainer_for
 from support.machine_code import disassemble, unset_registers
@@ -41,7 +41,7 @@ TYPES = {
 }  # fmt: skip
 RECIPES = ("ngp", "ngp-large")
 LARGEST = HashFieldConfig(GridSpec(16, 8, 9, 4, 32), width=128, geometry=64, colour_layers=3)
-POLICIES: tuple[Policy, ...] = ("prune", "none")
+POLICIES: tuple[MiningPolicy, ...] = ("prune", "none")
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 

@@ -20,7 +20,7 @@ from raymine.experiment.journal import Journal
 from raymine.experiment.loop import Loop, LoopSetup
 from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
-from raymine.experiment.quick import LookSplit, QuickScore
+from raymine.experiment.quick import EvalSplit, QuickScore
 from raymine.experiment.request import RunResult
 from raymine.rundir import Environment, Manifest, RunDir
 
@@ -130,7 +130,7 @@ class Options:
     max_useful_steps: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     evaluate: bool = False
-    split: LookSplit = "test"
+    split: EvalSplit = "test"
     """Which views are evaluated."""
     poison: Callable[[int], bool] = lambda _: False
     sleep: float = 0.0

@@ -1,17 +1,17 @@
 """Benchmarks that users run: measured on their machine, written as JSON and as one page."""
 
+from .mining import BenchObserver as BenchObserver
 from .mining import MiningRequest as MiningRequest
 from .mining import Outcome as Outcome
-from .mining import Silent as Silent
-from .mining import Watcher as Watcher
+from .mining import SilentBenchObserver as SilentBenchObserver
 from .mining import bench_mining as bench_mining
 from .ops import OpRow as OpRow
 from .ops import OpsRequest as OpsRequest
 from .ops import bench_ops as bench_ops
 from .policies import parse_policies as parse_policies
+from .records import BenchRun as BenchRun
 from .records import Document as Document
 from .records import Look as Look
-from .records import Run as Run
 from .records import read_document as read_document
 from .report.table import table_of as table_of
 from .step import StepRequest as StepRequest

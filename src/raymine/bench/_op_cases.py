@@ -20,7 +20,7 @@ from raymine.kernels.composite.op import composite
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.packed import Samples
@@ -80,7 +80,7 @@ class Case:
 Maker = Callable[[Sizes], Case]
 
 
-class _Draws:
+class _RandomInputs:
     """Random tensors, drawn on the CPU and then moved, so that every device gets the same."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -111,7 +111,7 @@ class _Draws:
         for centre, radius in zip(self._uniform(12, 3) * 2 - 1, self._uniform(12) + 0.3, strict=True):
             away = torch.minimum(away, (cells - centre).norm(dim=-1) / radius)
         limit = away.flatten().kthvalue(round(0.03 * away.numel())).values
-        return pack((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
+        return pack_bits((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
 
     def unit(self, n: int) -> Tensor:
         return torch.nn.functional.normalize(self.normal(n, 3), dim=-1)
@@ -133,7 +133,7 @@ def philox_words(sizes: Sizes) -> Case:
 def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
     """A corner counts for every sample that needs it, although samples share corners on coarse levels: most come from
     a cache there. Backward to the table reads and writes them, and fills the gradient with zeros first."""
-    draws, n = _Draws(sizes), sizes.samples
+    draws, n = _RandomInputs(sizes), sizes.samples
     spec = GridSpec(levels=levels, features=features, log2_entries=sizes.log2_entries)
     points, grad = draws.uniform(n, 3), draws.normal(n, spec.width)
     table = draws.normal(spec.total_entries, features)
@@ -162,7 +162,7 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
 
 def harmonics_of_directions(sizes: Sizes) -> Case:
     """Of degree 4, as most fields use."""
-    direction, degree = _Draws(sizes).unit(sizes.samples), 4
+    direction, degree = _RandomInputs(sizes).unit(sizes.samples), 4
 
     def run() -> Named:
         return {"harmonics": harmonics(direction, degree)}
@@ -174,7 +174,7 @@ def harmonics_of_directions(sizes: Sizes) -> Case:
 def march_rays(sizes: Sizes) -> Case:
     """Rays from outside through a grid with 3 % occupied cells in blobs. Cells that are looked up do not count, since
     how many must be depends on what is skipped."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     grid, side = draws.blobs(sizes.resolution), 3.0
     # As fine as the `ngp` recipe steps: a fifth of a cell.
     spacing = Spacing(side / (4.7 * sizes.resolution))
@@ -211,7 +211,7 @@ def _by_ray(found: Named) -> Named:
 def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
     """From outside through two boxes, the outer one twice the inner, each with 3 % occupied cells in blobs. Cells that
     are looked up do not count, nor do the crossings of rays with boxes."""
-    draws, side = _Draws(sizes), 3.0
+    draws, side = _RandomInputs(sizes), 3.0
     levels = [draws.blobs(sizes.resolution).cells.view((sizes.resolution,) * 3) != 0 for _ in range(2)]
     box = torch.tensor([-0.5 * side] * 3 + [0.5 * side] * 3, device=sizes.device)
     grids = Grids(torch.stack(levels), torch.stack((box, 2 * box)))
@@ -242,7 +242,7 @@ def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
 
 def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
     """Optical depths are summed, factors in 0..1 multiplied. Backward of the product reads the factors again."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     values, grad = draws.uniform(n), draws.normal(n)
@@ -268,7 +268,7 @@ def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
 
 def composite_rays(direction: str, sizes: Sizes) -> Case:
     """Backward from the colour of rays to density, colour and background."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     density, colour, background = torch.exp(3 * draws.normal(n)), draws.uniform(n, 3), draws.uniform(rays, 3)
@@ -296,7 +296,7 @@ def composite_rays(direction: str, sizes: Sizes) -> Case:
 
 def judge_rays(sizes: Sizes) -> Case:
     """From pre-activations to loss and gradients."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     wanted = Wanted(draws.uniform(rays, 3), draws.uniform(rays, 3), torch.ones(rays, device=sizes.device))
@@ -310,7 +310,7 @@ def judge_rays(sizes: Sizes) -> Case:
 
 def select_samples(sizes: Sizes) -> Case:
     """Three in ten samples survive."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     count = draws.rays(sizes.samples).count
     keep = draws.uniform(sizes.samples) < 0.3
     kept = int(keep.sum())
@@ -325,7 +325,7 @@ def select_samples(sizes: Sizes) -> Case:
 def adam(direction: str, sizes: Sizes) -> Case:
     """On a table of 8 x 4 features. Dense: everything, with both moments. Rows: an eighth of the entries, without a
     first moment, as the recipes train tables."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     entries, features = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries).total_entries, 4
     # Near 0, as tables start: what is compared is then the update and not what was there before.
     start, square = 1e-4 * draws.normal(entries, features), (1e-3 * draws.normal(entries, features)) ** 2
@@ -362,7 +362,7 @@ def adam(direction: str, sizes: Sizes) -> Case:
 def perceptron(direction: str, sizes: Sizes) -> Case:
     """32 -> 64 -> 64 -> 16, called with precision fp16; the reference computes in float32 whatever it is called with.
     Backward goes to inputs and layers, and reads the inputs again."""
-    draws, n, widths = _Draws(sizes), sizes.samples, (32, 64, 64, 16)
+    draws, n, widths = _RandomInputs(sizes), sizes.samples, (32, 64, 64, 16)
     inputs, grad = draws.normal(n, widths[0]), draws.normal(n, widths[-1])
     # As wide layers are initialised, so that outputs are as large as inputs.
     layers = [draws.normal(i, o) * (2 / i) ** 0.5 for i, o in pairwise(widths)]
@@ -389,7 +389,7 @@ def perceptron(direction: str, sizes: Sizes) -> Case:
 
 def ngp_infer(sizes: Sizes) -> Case:
     """The first pass, about half of whose samples lie behind something; so what must move is not known."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     network, packed = _network(draws, sizes), draws.rays(sizes.samples)
     rays = packed.n_rays
     origins, directions = torch.zeros(rays, 3, device=sizes.device), draws.unit(rays)
@@ -410,7 +410,7 @@ def ngp_infer(sizes: Sizes) -> Case:
 
 def ngp_train(sizes: Sizes) -> Case:
     """The second pass over an eighth of the samples. What must move depends on the rows that samples share."""
-    draws = _Draws(sizes)
+    draws = _RandomInputs(sizes)
     network, n = _network(draws, sizes), max(1, sizes.samples // 8)
     positions, directions = draws.uniform(n, 3) * 2 - 1, draws.unit(n)
     grads = draws.normal(n, 3), draws.normal(n)
@@ -428,7 +428,7 @@ def ngp_train(sizes: Sizes) -> Case:
     return Case("train", {"samples": n}, None, ROUNDING, lambda: run, compared)
 
 
-def _network(draws: _Draws, sizes: Sizes) -> Network:
+def _network(draws: _RandomInputs, sizes: Sizes) -> Network:
     """8 x 4 features, as wide as the recipes for the device."""
     spec = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries, finest=512)
     width = 32 if sizes.device.type == "cpu" else 64

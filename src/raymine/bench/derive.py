@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .records import Run, Speedup, Stat, Summary, Trace
+from .records import BenchRun, Speedup, Stat, Summary, Trace
 
 BINS = 40
 """Stretches of iterations that losses are averaged over before they are compared."""
@@ -23,7 +23,7 @@ class Curve(NamedTuple):
     psnr: np.ndarray
 
 
-def curve_of(run: Run, budget: float) -> Curve:
+def curve_of(run: BenchRun, budget: float) -> Curve:
     """PSNR of a run at the nominal moments, interpolated: an evaluation comes when the step in progress is done."""
     known = [(look.seconds, look.psnr) for look in run.looks if look.psnr is not None]
     if not known:
@@ -92,7 +92,7 @@ class LossRatio(NamedTuple):
     ratio: np.ndarray
 
 
-def loss_ratio(own: Sequence[Run], baseline: Sequence[Run]) -> LossRatio | None:
+def loss_ratio(own: Sequence[BenchRun], baseline: Sequence[BenchRun]) -> LossRatio | None:
     """The ratio of mean losses over seeds, over the iterations that every run did; None where there are too few."""
     common = min(run.trace.step[-1] if run.trace.step else 0 for run in (*own, *baseline))
     if common < 2:
@@ -108,13 +108,13 @@ def stat(values: Sequence[float | None]) -> Stat | None:
     return Stat(sum(known) / len(known), min(known), max(known)) if known else None
 
 
-def summarise(runs: Sequence[Run], policies: Sequence[str], budget: float) -> tuple[Summary, ...]:
+def summarise_policies(runs: Sequence[BenchRun], policies: Sequence[str], budget: float) -> tuple[Summary, ...]:
     """One summary per policy that has been trained, in the order of `policies`."""
     groups = {name: [run for run in runs if run.policy == name] for name in policies}
     return tuple(_summary(name, groups, budget) for name in policies if groups[name])
 
 
-def _summary(name: str, groups: dict[str, list[Run]], budget: float) -> Summary:
+def _summary(name: str, groups: dict[str, list[BenchRun]], budget: float) -> Summary:
     own = groups[name]
     curves = [curve_of(run, budget) for run in own]
 

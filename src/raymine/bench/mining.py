@@ -29,15 +29,15 @@ from raymine.files import JSON, remove_stale_temps, resource_error
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import RunLock, is_lock_file
-from raymine.rundir.manifest import now
+from raymine.rundir.manifest import utc_now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
-from .derive import summarise
+from .derive import summarise_policies
 from .measure import Hooks, Log, final_rays, final_share, step_time, trace_of, train_for
 from .memory import step_memory
-from .policies import Policy, check_request, parse_policies
+from .policies import BenchPolicy, check_request, parse_policies
 from .probe import Probe, probe
-from .records import NAME, Document, Look, Run, Setting, Shapes, read_document, write_document
+from .records import NAME, BenchRun, Document, Look, Setting, Shapes, read_document, write_document
 from .snapshots import write_pictures
 
 _LOCK = ".lock"
@@ -84,7 +84,7 @@ class Outcome:
     page: Path | None
 
 
-class Watcher(Protocol):
+class BenchObserver(Protocol):
     """Told what happens; be quick."""
 
     def loading(self, what: str, done: int, total: int) -> None:
@@ -102,11 +102,11 @@ class Watcher(Protocol):
     def looked(self, look: Look) -> None:
         """An evaluation moment."""
 
-    def run_ended(self, run: Run) -> None:
+    def run_ended(self, run: BenchRun) -> None:
         """A run is over and written."""
 
 
-class Silent:
+class SilentBenchObserver:
     """Watches and says nothing; the base for watchers that care about one thing only."""
 
     def loading(self, what: str, done: int, total: int) -> None:
@@ -124,7 +124,7 @@ class Silent:
     def looked(self, look: Look) -> None:
         return None
 
-    def run_ended(self, run: Run) -> None:
+    def run_ended(self, run: BenchRun) -> None:
         return None
 
 
@@ -136,9 +136,9 @@ def require_page_tools() -> None:
         )
 
 
-def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outcome:
+def bench_mining(request: MiningRequest, observer: BenchObserver | None = None) -> Outcome:
     """Run the benchmark, or what is missing of it. Inputs are checked before anything is trained or created."""
-    watcher = watcher or Silent()
+    observer = observer or SilentBenchObserver()
     if request.page:
         require_page_tools()
     policies = parse_policies(request.policies)
@@ -159,13 +159,13 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
             hint="Give a scene with a test split; readers hold out every 8th image where the format has none.",
         )
     with contextlib.ExitStack() as stack:
-        bench = _Bench(request, policies, prepared, frames)
+        bench = _MiningBench(request, policies, prepared, frames)
         stored = bench.stored(stack)
         with memory_errors(prepared.device):
-            bench.load(stack, watcher, () if stored is None else stored.runs)
+            bench.load(stack, observer, () if stored is None else stored.runs)
             folder, document = bench.begin(stack, stored)
-            watcher.opened(folder)
-            document = bench.run(folder, document, watcher)
+            observer.opened(folder)
+            document = bench.run(folder, document, observer)
         if not request.page:
             return Outcome(folder, document, None)
         from .report.page import write_page
@@ -173,11 +173,11 @@ def bench_mining(request: MiningRequest, watcher: Watcher | None = None) -> Outc
         return Outcome(folder, document, write_page(folder, document))
 
 
-class _Bench:
+class _MiningBench:
     """One benchmark in progress: what is trained, on what, and where results go."""
 
     def __init__(
-        self, request: MiningRequest, policies: Sequence[Policy], prepared: Prepared, frames: tuple[int, ...]
+        self, request: MiningRequest, policies: Sequence[BenchPolicy], prepared: Prepared, frames: tuple[int, ...]
     ) -> None:
         self.request = request
         self.scene: Scene = prepared.scene
@@ -236,19 +236,19 @@ class _Bench:
                 f"{self.request.out} has {document.seeds} seeds; {option('seeds', self.request.seeds)} is fewer."
             )
 
-    def load(self, stack: contextlib.ExitStack, watcher: Watcher, done: Sequence[Run]) -> None:
+    def load(self, stack: contextlib.ExitStack, observer: BenchObserver, done: Sequence[BenchRun]) -> None:
         """Images, and every kernel that the missing runs need."""
         for config in self.configs.values():
             require_memory(config, self.scene.bounds, self.device)
         train = self.scene.of_split("train")
-        self.data = stack.enter_context(open_data(self.scene, train, self.device, watcher.loading)).train
-        self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, watcher.loading)).train
+        self.data = stack.enter_context(open_data(self.scene, train, self.device, observer.loading)).train
+        self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, observer.loading)).train
         missing = {policy for policy, _ in self.missing(done)}
         for number, name in enumerate(sorted(missing)):
-            watcher.loading(KERNELS, number, len(missing))
+            observer.loading(KERNELS, number, len(missing))
             warm_up(self.configs[name], self.data, self.device)
 
-    def missing(self, done: Sequence[Run]) -> list[tuple[str, int]]:
+    def missing(self, done: Sequence[BenchRun]) -> list[tuple[str, int]]:
         """(policy, seed) still to train, in order: all policies of a seed before the next seed."""
         have = {(run.policy, run.seed) for run in done}
         every = [(name, seed) for seed in range(self.request.seeds) for name in self.configs]
@@ -276,33 +276,33 @@ class _Bench:
             shapes=shapes,
             environment=self.environment,
             command=self.request.command,
-            started=now(),
+            started=utc_now(),
             complete=False,
             configs={name: to_json(config) for name, config in self.configs.items()},
         )
         write_document(folder, document)
         return folder, document
 
-    def run(self, folder: Path, document: Document, watcher: Watcher) -> Document:
+    def run(self, folder: Path, document: Document, observer: BenchObserver) -> Document:
         """Train what is missing; the document is written after every run."""
         missing = self.missing(document.runs)
         total = len(self.configs) * self.request.seeds
         for policy, seed in missing:
-            watcher.run_started(len(document.runs) + 1, total, policy, seed)
-            run = self._one(folder, policy, seed, watcher)
+            observer.run_started(len(document.runs) + 1, total, policy, seed)
+            run = self._one(folder, policy, seed, observer)
             document = self._with(document, (*document.runs, run))
             write_document(folder, document)
-            watcher.run_ended(run)
+            observer.run_ended(run)
         if not missing:
             document = self._with(document, document.runs)
             write_document(folder, document)
         return document
 
-    def _with(self, document: Document, runs: tuple[Run, ...]) -> Document:
-        summaries = summarise(runs, self.setting.policies, self.setting.seconds)
+    def _with(self, document: Document, runs: tuple[BenchRun, ...]) -> Document:
+        summaries = summarise_policies(runs, self.setting.policies, self.setting.seconds)
         return replace(document, runs=runs, summaries=summaries, complete=not self.missing(runs))
 
-    def _one(self, folder: Path, policy: str, seed: int, watcher: Watcher) -> Run:
+    def _one(self, folder: Path, policy: str, seed: int, observer: BenchObserver) -> BenchRun:
         state = create_state(self.configs[policy], self.data, seed=seed, device=self.device)
         engine = engine_for(state, self.data)
         seen: list[Probe] = []
@@ -311,18 +311,18 @@ class _Bench:
             seen[:] = [probe(state, self.data)]
             psnr = quick_psnr(engine.renderer(), self.views, self._background)
             found = Look(seconds, state.step, None if math.isnan(psnr) else psnr, seen[0].diagnosis)
-            watcher.looked(found)
+            observer.looked(found)
             return found
 
         synchronise = torch.cuda.synchronize if self.device.type == "cuda" else _nothing
-        log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, watcher.trained, synchronise))
+        log = train_for(state, self.setting.seconds, Hooks(engine.advance, look, observer.trained, synchronise))
         return self._finish(folder, policy, state, log, seen[0])
 
-    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> Run:
+    def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> BenchRun:
         """Evaluate every pixel, measure a step, draw pictures."""
         scores = evaluate_views(renderer_for(state), self.views.rig, self.views.images, background=self._background)
         pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}
-        return Run(
+        return BenchRun(
             policy=policy,
             seed=state.seed,
             seconds=log.elapsed,

@@ -23,7 +23,7 @@ from raymine.kernels import dispatch
 from raymine.rundir import Environment, describe_environment
 
 from ._op_cases import MAKERS, Case, Named, Sizes
-from .rows import Progress, append_rows
+from .rows import StageProgress, append_rows
 
 OPS = tuple(MAKERS)
 """What can be asked for, in the order in which it is timed."""
@@ -38,7 +38,7 @@ _SETTLE_MS = 20.0
 """A quicker call is made once uncounted at the start of a turn: it finds the caches full of another backend's data and
 the threads of that backend still spinning."""
 
-Run = Callable[[], Named]
+TimedCall = Callable[[], Named]
 Times = dict[dispatch.Backend, list[float]]
 
 
@@ -107,7 +107,7 @@ def parse_ops(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in OPS if name in names)
 
 
-def bench_ops(request: OpsRequest, progress: Progress = lambda *_: None) -> list[OpRow]:
+def bench_ops(request: OpsRequest, progress: StageProgress = lambda *_: None) -> list[OpRow]:
     """Time every op that is asked for; rows are written as they come.
 
     `RaymineError` where a backend's result deviates from the reference: the time of a wrong result is worth nothing.
@@ -140,7 +140,7 @@ def _measure(op: str, case: Case, seconds: float, device: torch.device, environm
     """The rows of one case, the reference first."""
     usual = dispatch.explain_one(op, device.type)
     backends: tuple[dispatch.Backend, ...] = tuple(dict.fromkeys(("reference", usual.backend)))
-    runs: dict[dispatch.Backend, Run] = {}
+    runs: dict[dispatch.Backend, TimedCall] = {}
     results: dict[dispatch.Backend, Named] = {}
     for backend in backends:
         with dispatch.force(backend):
@@ -199,7 +199,7 @@ def deviation(found: torch.Tensor | None, expected: torch.Tensor) -> float:
     return distance / max(float(wanted.norm()), 1e-30) if distance else 0.0
 
 
-def take_turns(runs: Mapping[dispatch.Backend, Run], seconds: float, device: torch.device) -> Times:
+def take_turns(runs: Mapping[dispatch.Backend, TimedCall], seconds: float, device: torch.device) -> Times:
     """Milliseconds of the calls of every backend, which must be compiled by now."""
     guess = {}
     for backend, run in runs.items():
@@ -219,7 +219,7 @@ def take_turns(runs: Mapping[dispatch.Backend, Run], seconds: float, device: tor
             return times
 
 
-def clock(run: Run, calls: int, device: torch.device) -> list[float]:
+def clock(run: TimedCall, calls: int, device: torch.device) -> list[float]:
     """Milliseconds of each of some calls, one after another."""
     if device.type == "cuda":
         # Events, because waiting for the device after every call would add the wait to its time.

@@ -12,7 +12,7 @@ from raymine.recipes.policies import KNOWN, policy_overrides
 
 
 @dataclass(frozen=True)
-class Policy:
+class BenchPolicy:
     """`name` as a user types it; `overrides` are fields of `TrainConfig` by dotted name."""
 
     name: str
@@ -28,12 +28,12 @@ def check_request(policies: str, seconds: float, views: int) -> None:
     parse_policies(policies)
 
 
-def parse_policies(text: str) -> tuple[Policy, ...]:
+def parse_policies(text: str) -> tuple[BenchPolicy, ...]:
     """ "none,prune,hard:topk" -> policies in that order; `ConfigError` for one that is unknown, missing or repeated."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
         raise ConfigError(f"{option('policies')} names no policy.", hint=KNOWN)
-    policies = tuple(Policy(name, policy_overrides(name, "policies")) for name in names)
+    policies = tuple(BenchPolicy(name, policy_overrides(name, "policies")) for name in names)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(

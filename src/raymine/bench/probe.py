@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine.contracts import Draws, Rays, Samples, Selection
+from raymine.contracts import Draws, Rays, Rendered, Samples, Selection
 from raymine.kernels.judge.op import Wanted
 from raymine.mining import Miner, draw
 from raymine.mining.diagnose import Diagnosis, chosen_mask, diagnose, ray_importance, transmittance_before
-from raymine.render import HIDDEN, first_look
+from raymine.render import HIDDEN, first_pass
 from raymine.step import TrainData, TrainState
 from raymine.step.batch import draw_batch
-from raymine.step.mined import by_autograd
+from raymine.step.mined import OutputGradients, by_autograd
 from raymine.step.objective import Objective
 
 from .records import RayDetail
@@ -37,16 +37,6 @@ class MarchedBatch(NamedTuple):
     wanted: Wanted
 
 
-class OutputGradients(NamedTuple):
-    """gradient [B, 4] of the loss with respect to each sample's pre-activations, colour then density; weights [B];
-    error [R]: mean squared error of each pixel; opacity [R]."""
-
-    gradient: Tensor
-    weights: Tensor
-    error: Tensor
-    opacity: Tensor
-
-
 class Probe(NamedTuple):
     """What one batch shows: numbers, and the samples of one hard ray (None where no ray has samples)."""
 
@@ -57,13 +47,13 @@ class Probe(NamedTuple):
 def probe(state: TrainState, data: TrainData) -> Probe:
     """Look at the batch that the next step would draw. Changes nothing."""
     batch = next_batch(state, data)
-    found = output_gradients(state, batch, faint=0.0)
-    size = draw.norms(found.gradient)
+    found, rendered = batch_gradients(state, batch, faint=0.0)
+    size = found.size
     selection = choice(state, data, batch, size)
     ray_id = batch.samples.ray_id
-    light = transmittance_before(found.weights, ray_id, len(batch.rays))
-    diagnosis = diagnose(size, found.weights, light, ray_id, found.error, selection)
-    return Probe(diagnosis, _hard_ray(batch.samples, found, size, chosen_mask(selection, len(size))))
+    light = transmittance_before(rendered.weights, ray_id, len(batch.rays))
+    diagnosis = diagnose(size, rendered.weights, light, ray_id, found.loss.error, selection)
+    return Probe(diagnosis, _hard_ray(batch.samples, rendered, size, chosen_mask(selection, len(size))))
 
 
 def next_batch(state: TrainState, data: TrainData) -> MarchedBatch:
@@ -73,17 +63,17 @@ def next_batch(state: TrainState, data: TrainData) -> MarchedBatch:
     return MarchedBatch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
 
 
-def output_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> OutputGradients:
-    """Gradient of the loss with respect to each sample's pre-activations, by autograd through rendering and loss only.
+def batch_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> tuple[OutputGradients, Rendered]:
+    """Gradient of the loss with respect to each sample's pre-activations, and the rendered batch.
 
-    Samples whose own opacity is below `faint` have none.
+    Autograd goes through rendering and loss, not through the field. A sample whose own opacity is below `faint` has
+    gradient 0.
     """
-    first, _ = first_look(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
+    first, _ = first_pass(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
     objective = Objective(state, batch.rays, batch.wanted)
     found = by_autograd(objective, first, batch.samples)
     state.optimiser.clear()  # a loss may hold parameters of its own, which have a gradient now
-    rendered = objective.view(first, batch.samples).rendered
-    return OutputGradients(found.gradient, rendered.weights, found.loss.error, rendered.opacity)
+    return found, objective.view(first, batch.samples).rendered
 
 
 def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor) -> Selection:
@@ -93,23 +83,23 @@ def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor
         # A twin chooses, since choosing moves the miner's running average.
         twin = Miner(state.miner.config, images=len(data.rig), device=state.device)
         twin.tau.copy_(state.miner.tau)
-        own = output_gradients(state, batch, faint=mining.faint)
-        return twin.choose(own.gradient, seed=state.seed, step=state.step)
+        own, _ = batch_gradients(state, batch, faint=mining.faint)
+        return twin.choose_by_size(own.size, seed=state.seed, step=state.step)
     index = torch.arange(count, device=state.device)
     if mining.policy == "prune":
-        seen, _ = first_look(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
+        seen, _ = first_pass(state.field, batch.rays, batch.samples, mining.stop, mining.faint)
         index = index[seen.density != HIDDEN]
     tau = draw.concentration(draw.probabilities(size), count)
     return Selection(index, torch.ones(len(index), device=state.device), tau, tau.new_tensor(float(count)))
 
 
-def _hard_ray(samples: Samples, found: OutputGradients, size: Tensor, chosen: Tensor) -> RayDetail | None:
+def _hard_ray(samples: Samples, rendered: Rendered, size: Tensor, chosen: Tensor) -> RayDetail | None:
     """One ray that shows mining at work: opaque, so that it has a front, a surface and a back, and hard.
 
     Of the rays with at least 8 samples that end on something, the one at the 95th percentile of the sum of G: the very
     hardest is often an outlier. Of all rays with samples, where no such ray exists.
     """
-    clear = (samples.count >= 8) & (found.opacity > 0.9)
+    clear = (samples.count >= 8) & (rendered.opacity > 0.9)
     fit = torch.nonzero(clear if bool(clear.any()) else samples.count > 0)[:, 0]
     if not len(fit):
         return None
@@ -119,7 +109,7 @@ def _hard_ray(samples: Samples, found: OutputGradients, size: Tensor, chosen: Te
     middle = (samples.t_start[rows] + samples.t_end[rows]) / 2
     return RayDetail(
         tuple(middle.tolist()),
-        tuple(found.weights[rows].tolist()),
+        tuple(rendered.weights[rows].tolist()),
         tuple(size[rows].tolist()),
         tuple(chosen[rows].tolist()),
     )
@@ -140,7 +130,7 @@ def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Ten
         rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x[some], y[some])))
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
         samples = state.sampler.sample(rays, state.field).samples
-        size = draw.norms(output_gradients(state, MarchedBatch(rays, samples, wanted), faint=0.0).gradient)
+        size = batch_gradients(state, MarchedBatch(rays, samples, wanted), faint=0.0)[0].size
         # The loss is a mean over the rays of a chunk; times their number, chunks of different sizes agree.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))
     return torch.cat(parts).reshape(len(rows), len(columns)).cpu().numpy()

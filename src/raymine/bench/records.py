@@ -86,7 +86,7 @@ class RayDetail:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """One policy trained once. share: trained / marched samples over the last tenth of the steps (b/B).
 
     cpu_share: processor seconds per second of training, over all threads of this process; on a busy machine it is less
@@ -204,7 +204,7 @@ class Document:
     started: str
     complete: bool
     configs: dict[str, object]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BenchRun, ...] = ()
     summaries: tuple[Summary, ...] = ()
     benchmark: str = "mining"
     version: int = VERSION

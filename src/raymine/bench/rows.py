@@ -10,7 +10,7 @@ from typing import Any
 from raymine.config import to_json
 from raymine.files import resource_error
 
-Progress = Callable[[str, float, float], None]
+StageProgress = Callable[[str, float, float], None]
 """Told what is going on, how much of it is done and how much there is."""
 
 

@@ -32,7 +32,7 @@ from .measure import Hooks, final_rays, step_time, train_for
 from .memory import peak_bytes
 from .policies import check_request, parse_policies
 from .records import StepTime
-from .rows import Progress, append_rows
+from .rows import StageProgress, append_rows
 
 if TYPE_CHECKING:
     from raymine.engines.fused.engine import FusedEngine
@@ -102,7 +102,7 @@ class StepRow:
     ready_seconds: float
 
 
-def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> list[StepRow]:
+def bench_step(request: StepRequest, progress: StageProgress = lambda *_: None) -> list[StepRow]:
     """Measure every policy, one after another; rows are written as they come."""
     names = {policy.name: policy.overrides for policy in parse_policies(request.policies)}
     prepared = prepare(
@@ -131,7 +131,7 @@ def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> li
         for name, overrides in names.items():
             config = replace_fields(prepared.config.train, overrides)
             require_memory(config, scene.bounds, device)
-            bench = _Bench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
+            bench = _StepBench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
             row = replace(bench.run(name, progress), scene=prepared.config.scene)
             rows.append(row)
             append_rows(request.out, [row])
@@ -139,7 +139,7 @@ def bench_step(request: StepRequest, progress: Progress = lambda *_: None) -> li
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _StepBench:
     """One policy on one scene."""
 
     request: StepRequest
@@ -149,7 +149,7 @@ class _Bench:
     views: TrainData
     background: tuple[float, float, float]
 
-    def run(self, policy: str, progress: Progress) -> StepRow:
+    def run(self, policy: str, progress: StageProgress) -> StepRow:
         request, cuda = self.request, self.device.type == "cuda"
         progress(KERNELS, 0, 1)
         started = time.perf_counter()

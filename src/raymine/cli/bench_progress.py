@@ -8,7 +8,7 @@ from types import TracebackType
 
 from rich.markup import escape
 
-from raymine.bench import Look, Run
+from raymine.bench import BenchRun, Look
 from raymine.progress_bar import ProgressBar, text_column
 from raymine.scenes.builtin import builtin_scene
 
@@ -64,7 +64,7 @@ class BenchProgress:
             self._line(f"  {look.seconds:.1f} s, step {look.step}: {psnr}")
         self._shown = look.seconds
 
-    def run_ended(self, run: Run) -> None:
+    def run_ended(self, run: BenchRun) -> None:
         psnr = "no PSNR" if run.psnr is None else f"{run.psnr:.2f} dB on all pixels"
         text = f"{run.policy}, seed {run.seed}: {psnr}, {run.steps} steps of {run.step_ms.median:.2f} ms"
         self._console.print(escape(text), soft_wrap=True)

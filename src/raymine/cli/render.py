@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raymine.contracts import Scene
     from raymine.experiment import LoadedRun
     from raymine.export import CameraPath, FramePictures
-    from raymine.export.video import Kind
+    from raymine.export.video import PictureKind
 
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".gif")
 
@@ -60,12 +60,12 @@ class Render:
             output.warn(note)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
         target = self.out if self.out is not None else default_target(self.run / "export", name)
-        kinds: tuple[Kind, ...] = (
+        kinds: tuple[PictureKind, ...] = (
             "colour",
             *(("depth",) if self.depth else ()),
             *(("opacity",) if self.opacity else ()),
         )
-        check_target(target)
+        check_output(target)
         output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
         with output.progress_bar("Rendering") as progress:
             written = write_views(views_along(loaded, path, progress), target, kinds, self.fps)
@@ -113,7 +113,7 @@ def default_target(folder: Path, name: str) -> Path:
     return target
 
 
-def check_target(target: Path) -> None:
+def check_output(target: Path) -> None:
     """Refuse, before an hour of rendering, a place that cannot be written as asked."""
     from raymine.export.video import require_av
 
@@ -146,7 +146,9 @@ def views_along(loaded: LoadedRun, path: CameraPath, progress: Callable[[int, in
     )
 
 
-def write_views(views: Iterator[FramePictures], target: Path, kinds: tuple[Kind, ...], fps: float) -> tuple[Path, ...]:
+def write_views(
+    views: Iterator[FramePictures], target: Path, kinds: tuple[PictureKind, ...], fps: float
+) -> tuple[Path, ...]:
     """Write a video per kind (`x.mp4`, `x-depth.mp4`, ...) or one folder of frames; what to look at."""
     from raymine.export import write_frames, write_videos
 

@@ -38,7 +38,7 @@ class Train:
     """Make a run on CUDA repeat bit for bit, at a small cost; on a CPU runs always do."""
     amp: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """Type the networks multiply in; auto is fp16 in the fused step on CUDA and fp32 elsewhere."""
-    checkpoint_samples: int = 0
+    recompute_samples: int = 0
     """Evaluate this many samples at a time and recompute their activations: less memory, slower steps; 0 is off."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes CUDA where its fused kernels can train the scene."""
@@ -81,7 +81,7 @@ class Train:
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),
                 **({} if self.amp == "auto" else {"amp": self.amp}),
-                **({"checkpoint_samples": self.checkpoint_samples} if self.checkpoint_samples else {}),
+                **({"recompute_samples": self.recompute_samples} if self.recompute_samples else {}),
                 **({} if self.pixels is None else {"pixels.policy": self.pixels}),
             },
             command=("raymine", *sys.argv[1:]),

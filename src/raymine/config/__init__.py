@@ -9,9 +9,9 @@ from .run import Every as Every
 from .run import RunConfig as RunConfig
 from .run import Schedule as Schedule
 from .run import identity as identity
+from .run import keep_earlier_digests as keep_earlier_digests
 from .run import model_digest as model_digest
 from .run import model_digests as model_digests
-from .run import replacing_config as replacing_config
 from .types import ForeignTypeError as ForeignTypeError
 from .types import allowing as allowing
 from .types import packages_to_allow as packages_to_allow

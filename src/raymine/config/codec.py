@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar, Union
 from raymine.errors import ConfigError, RaymineError
 from raymine.files import JSON
 
-from .types import allowed, is_frozen, path_of, resolve
+from .types import allowed, import_path, is_frozen, resolve
 
 T = TypeVar("T")
 # A dotted name such as `loss[0].delta`, and a name or an index in it.
@@ -211,7 +211,7 @@ def _encode_record(value: Any, hint: Any, where: str) -> JSON:
             f"{where.lstrip('.')}: `{cls.__name__}` has a field `type`, which is where a config keeps the class.",
             hint="Give the field another name.",
         )
-    return {"type": path_of(cls), **data}
+    return {"type": import_path(cls), **data}
 
 
 def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:

@@ -73,7 +73,7 @@ def _configs_1_to_2(data: JSON) -> JSON:
         raise ConfigError(
             "train.mining.hard.winsor: this option is gone.", hint="Use the raymine that made the run, or train again."
         )
-    for old, new in (("occupancy", "sampler"), ("checkpoint", "checkpoint_samples"), ("enough", "max_useful_steps")):
+    for old, new in (("occupancy", "sampler"), ("checkpoint", "recompute_samples"), ("enough", "max_useful_steps")):
         if old in train:
             train[new] = train.pop(old)
     if "random_background" in train:

@@ -117,7 +117,7 @@ def model_digests(data: JSON) -> tuple[str, ...]:
     return (model_digest(data), *(earlier if isinstance(earlier, list) else ()))
 
 
-def replacing_config(data: JSON, stored: JSON) -> JSON:
+def keep_earlier_digests(data: JSON, stored: JSON) -> JSON:
     """`data`, to be written in place of `stored`: checkpoints that fit `stored` will fit it as well."""
     earlier = [found for found in model_digests(stored) if found != model_digest(data)]
     return {**data, EARLIER: earlier} if earlier else data

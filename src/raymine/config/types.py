@@ -59,7 +59,7 @@ def allowed() -> tuple[str, ...]:
     return _ALLOWED.get()
 
 
-def path_of(cls: type) -> str:
+def import_path(cls: type) -> str:
     """`package.module:ClassName`, from which `resolve` finds the class; `ConfigError` where it would not."""
     module, name = cls.__module__, cls.__qualname__
     if "." in name:

@@ -1,6 +1,6 @@
-"""Records and protocols that cross a boundary, and the one vocabulary of shapes.
+"""Records and protocols that modules share, and the letters that name tensor dimensions.
 
-Dimension legend, used in every signature and docstring:
+Dimensions, as used in every signature and docstring:
 
     R  rays of a batch              B  samples of a batch, packed (all rays end to end)
     b  samples selected to train    K  candidate steps along a ray

@@ -1,7 +1,8 @@
-"""What a model is made of: the protocols of fields, samplers and loss terms, and of the parts of a training state.
+"""Protocols of fields, samplers and loss terms, and of the parts of a training state.
 
 A config (`FieldConfig`, `SamplerConfig`, a `Term`) is a frozen dataclass: a value that can be compared and written to
-`config.json`. Its `build` allocates. Whatever implements these protocols can be trained; nothing has to be registered.
+`config.json`. Its `build` allocates memory. Any class that implements these protocols can be trained; there is no
+registry.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Scalars: TypeAlias = "dict[str, int | float | bool]"
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of a part that are updated alike, by their names within the part.
+    """A parameter group: parameters of a part, by their names in the part, that the optimiser treats alike.
 
-    role: what they are, for people ("table", "network"). rate: multiplies the learning rate; decay: the weight decay.
-    sparse: most elements get no gradient in a step; those are skipped, and momentum is that of tables.
+    role: a name for people to read ("table", "network"). rate: factor on the learning rate. decay: factor on the weight
+    decay. sparse: most elements get no gradient in a step; the update skips those, and beta1 is `table_beta1`.
     """
 
     role: str
@@ -38,35 +39,36 @@ class Group:
 
 
 class Part(Protocol):
-    """A named piece of a training state. State, checkpoint, optimiser and average know parts and nothing else.
+    """A named part of a training state: field, sampler, optimiser, ... It is saved, restored and optimised as such.
 
-    An `nn.Module` needs none of this: its parameters are one group of networks, and its persistent buffers are saved.
+    An `nn.Module` need not implement this protocol: its parameters form one group, and its parameters and persistent
+    buffers are saved.
     """
 
     def groups(self) -> list[Group]:
-        """What the optimiser updates."""
+        """The parameters that the optimiser updates."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is saved, by name; copying saved values into these restores them."""
+        """The tensors to save, by name. Copying saved values into them restores them."""
         ...
 
     def scalars(self) -> Scalars:
-        """Numbers that are saved, by name."""
+        """The numbers to save, by name."""
         ...
 
     def restored(self, scalars: Scalars) -> None:
-        """Take saved numbers, and rebuild what is derived from the tensors, which have been copied by now."""
+        """Take over the saved numbers and recompute what depends on the tensors. They have been copied before this."""
         ...
 
 
 class Field(Protocol):
     """A radiance field: any `torch.nn.Module` with these two methods works with every sampler and policy.
 
-    `density` is the cheap part (no direction needed); both return pre-activations, and the density pre-activation of
-    `forward` equals that of `density` at the same points. `forward` is differentiable in the parameters. A field with
-    other activations than exp(x - 1) and sigmoid has an attribute `activations` (`kernels.activations.Activations`).
-    A field whose parameters differ in role has a method `groups` (see `Part`).
+    Both methods return pre-activations. `density` is cheaper, since it needs no directions; it returns the same
+    density pre-activation as `forward` at the same points. `forward` is differentiable in the parameters. A field with
+    activations other than exp(x - 1) for density and sigmoid for colour has an attribute `activations`
+    (`kernels.activations.Activations`). A field with several parameter groups has a method `groups` (see `Part`).
     """
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
@@ -80,20 +82,20 @@ class Field(Protocol):
 
 @runtime_checkable
 class HasActivations(Protocol):
-    """A field that says how its pre-activations become density and colour."""
+    """A field with activations of its own for density and colour."""
 
     @property
     def activations(self) -> Activations: ...
 
 
 def activations_of(field: Field) -> Activations:
-    """How the pre-activations of a field become density and colour: its own way, or exp(x - 1) and sigmoid."""
+    """The activations of a field: its own, or exp(x - 1) for density and sigmoid for colour."""
     return field.activations if isinstance(field, HasActivations) else NGP
 
 
 @runtime_checkable
 class KeepsFeatures(Protocol):
-    """A field whose density pass yields work that `forward` need not repeat, handed back in `FieldInput.features`."""
+    """A field whose density pass returns features that `forward` can reuse (`FieldInput.features`)."""
 
     def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """[n, 3] -> [n] density before activation, and [n, anything] features; neither has a graph."""
@@ -102,9 +104,9 @@ class KeepsFeatures(Protocol):
 
 @runtime_checkable
 class SeesAlongRays(Protocol):
-    """A field that is quicker when asked about whole rays at once, since it stops where they are opaque.
+    """A field that evaluates whole rays faster, front to back, because it stops where a ray is opaque.
 
-    along_rays: whether it has a kernel for that where its parameters are now. If False, callers use `forward` instead.
+    along_rays: whether it has such a kernel on the device of its parameters. If False, callers use `forward` instead.
     """
 
     @property
@@ -113,46 +115,46 @@ class SeesAlongRays(Protocol):
     def infer(
         self, rays: Rays, samples: Samples, stop: float, faint: float, *, colour: bool, keep: bool
     ) -> tuple[FieldOutput, Tensor]:
-        """Pre-activations [B] at midpoints without a graph, and features [B, anything] for `FieldInput`.
+        """Pre-activations [B] at the midpoints of the samples, and features [B, ...] for `FieldInput`. No graph.
 
-        colour: whether colours are wanted; keep: whether features are (else [0, anything]). Density is HIDDEN where the
-        transmittance before a sample is below `stop` or its own opacity is below `faint`.
+        colour: compute colours too. keep: return features too (else [0, ...]). Density is HIDDEN where the
+        transmittance before a sample is below `stop` or the sample's own opacity is below `faint`.
         """
         ...
 
 
 @runtime_checkable
 class PullsBack(Protocol):
-    """A field that turns output gradients into parameter gradients quicker than autograd does."""
+    """A field that computes parameter gradients from output gradients faster than autograd does."""
 
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """Add to `.grad` of every parameter, given gradients of the pre-activations: colour [n, 3], density [n]."""
+        """Add to `.grad` of every parameter. colour [n, 3], density [n]: gradients of the pre-activations."""
         ...
 
 
 class Sampler(Protocol):
-    """Places packed samples along rays. It may hold state (then it is a `Part` or a module) and ask the field."""
+    """Places packed samples along rays. It may query the field. If it has state, it is a `Part` or a module."""
 
     def sample(self, rays: Rays, field: Field, draws: Draws | None = None) -> Rounds:
-        """Samples of rays [R]. draws: the random numbers of a training step; None places samples without them.
+        """The samples of rays [R]. draws: random numbers of a training step; None places samples deterministically.
 
-        In training, earlier rounds may keep a graph into parameters of the sampler; loss terms read them.
+        In training, earlier rounds (proposal levels) may keep a graph to the sampler's own parameters, for loss terms.
         """
         ...
 
 
 @runtime_checkable
 class PreparesStep(Protocol):
-    """A sampler that follows the field: an occupancy grid to update, a schedule to advance."""
+    """A sampler that changes with training: it updates an occupancy grid, or advances a schedule."""
 
     def before_step(self, field: Field, draws: Draws, times: Tensor | None) -> None:
-        """Called before every training step. times [I]: those of the training images; None for a static scene."""
+        """Called before every training step. times [I]: time of each training image; None for a static scene."""
         ...
 
 
 @dataclass(frozen=True)
 class ParameterView:
-    """What a loss term over parameters reads: those of every part, as `part.name`, and the step."""
+    """The input of a loss term over parameters: the parameters of all parts, as `part.name`, and the step."""
 
     parameters: Mapping[str, Tensor]
     step: int
@@ -160,10 +162,10 @@ class ParameterView:
 
 @dataclass(frozen=True)
 class LossView(ParameterView):
-    """What other loss terms read as well: the rays [R] of a step, what they should show, and what was rendered.
+    """The input of every other loss term: in addition the rays [R] of a step, their targets and what was rendered.
 
-    rendered, samples and output are those of the last round, over its samples [B]; rounds are the earlier ones. The
-    loss is differentiated in `output` and in `rounds`.
+    samples [B], output and rendered belong to the last round of the sampler; `rounds` are the earlier rounds. The loss
+    is differentiated with respect to `output` and `rounds`.
     """
 
     rays: Rays
@@ -178,11 +180,11 @@ Reads = Literal["rays", "samples", "rounds", "parameters"]
 
 
 class Term(Protocol):
-    """One entry of the loss: a frozen dataclass that maps what it reads to a number [].
+    """One term of the loss: a frozen dataclass that computes a scalar [] from its view.
 
-    reads: `rays` (rendered colour, opacity, depth), `samples` (weights and pre-activations), `rounds` (what earlier
-    rounds of the sampler found) or `parameters`. A term over parameters has no samples to mine: its gradient goes
-    straight to the optimiser.
+    reads: what the term depends on. `rays`: rendered colour, opacity, depth. `samples`: weights and pre-activations.
+    `rounds`: the sampler's earlier rounds. `parameters`: parameters alone; such a term takes no part in mining, and its
+    gradient goes directly to the parameters.
     """
 
     reads: ClassVar[Reads]
@@ -192,7 +194,7 @@ class Term(Protocol):
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training a part takes: fixed (parameters, gradients, moments) and for each sample of a step."""
+    """Bytes that training a part needs: fixed (parameters, gradients, moments) and per sample of a step."""
 
     fixed: int = 0
     per_sample: int = 0
@@ -200,7 +202,7 @@ class Memory:
 
 @runtime_checkable
 class EstimatesMemory(Protocol):
-    """A config that knows, before anything is allocated, what its part will take."""
+    """A config that can estimate the memory of its part before anything is allocated."""
 
     def memory(self, bounds: Bounds) -> Memory: ...
 
@@ -209,7 +211,7 @@ class FieldConfig(Protocol):
     """A frozen dataclass that builds a field."""
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> Field:
-        """A new field, which is an `nn.Module`, on `device`; its parameters are a function of the seed."""
+        """A new field, which is an `nn.Module`, on `device`; its initial parameters are a function of the seed."""
         ...
 
 
@@ -217,12 +219,12 @@ class SamplerConfig(Protocol):
     """A frozen dataclass that builds a sampler."""
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> Sampler:
-        """A new sampler whose tensors, if it has any, are on `device`."""
+        """A new sampler. Its tensors, if any, are on `device`."""
         ...
 
 
 class ImageSource(Protocol):
-    """Decoded pixels of a scene, without the images having to be in memory."""
+    """The pixels of a scene's images. The images need not be in memory."""
 
     @property
     def sizes(self) -> np.ndarray:
@@ -230,21 +232,21 @@ class ImageSource(Protocol):
         ...
 
     def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[R] indices -> [R, 4] float32 straight-alpha RGBA in 0..1 (alpha 1 for opaque images), [R] mask weight."""
+        """Pixels [R] -> straight-alpha RGBA [R, 4] float32 in 0..1 (alpha 1 for opaque images), mask weights [R]."""
         ...
 
     def image(self, index: int) -> np.ndarray:
-        """One whole image, [H, W, 4] uint8."""
+        """One whole image, [H, W, 4] uint8 RGBA with straight alpha."""
         ...
 
     def mask(self, index: int) -> np.ndarray | None:
-        """Its mask, [H, W] uint8, 0 where a pixel is to be ignored; None where it has none."""
+        """The mask of an image, [H, W] uint8, 0 where a pixel is ignored; None if it has no mask."""
         ...
 
 
 class Renderer(Protocol):
-    """Renders any number of rays without a graph, in chunks of its own choosing."""
+    """Renders any number of rays without a graph. It chooses the size of its chunks itself."""
 
     def render(self, rays: Rays, background: Tensor) -> Rendered:
-        """[R] rays over one background colour [3]; `Rendered.weights` is empty here."""
+        """Render rays [R] over one background colour [3] in 0..1. `Rendered.weights` is empty here."""
         ...

@@ -1,4 +1,4 @@
-"""Records that flow through a training step: rays, samples, what a field says of them, what is rendered and learnt."""
+"""Records that pass through a training step: rays, samples, field inputs and outputs, rendered rays, the loss."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from raymine.kernels.philox.op import uniform
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one step: a function of (seed, step, stream, index), so there is no state to save."""
+    """The random numbers of one step. They are a function of (seed, step, stream, index), so no state is saved."""
 
     seed: int
     step: int
     device: torch.device
 
     def uniform(self, stream: int, shape: tuple[int, ...], first: int = 0) -> Tensor:
-        """float32 of `shape`, uniform in [0, 1). `stream` keeps purposes apart: `philox.Stream`, or from 1000 up.
+        """Uniform float32 numbers in [0, 1) of this shape. Each purpose has its own stream.
 
-        first: index of the first draw, where a stream is drawn piece by piece.
+        stream: a `philox.Stream`, or a number from 1000 up for streams of your own. first: index of the first number,
+        for a stream that is drawn in several pieces.
         """
         return uniform(self.seed, self.step, stream, shape, self.device, first=first)
 
 
 @dataclass(frozen=True)
 class Rays:
-    """origins, directions [R, 3]; near, far [R]; time [R] in 0..1 for dynamic scenes, else None."""
+    """origins, directions (unit length) [R, 3] and near, far [R] in world units; time [R] in 0..1, None if static."""
 
     origins: Tensor
     directions: Tensor
@@ -49,9 +50,9 @@ class Rays:
 
 @dataclass(frozen=True)
 class Round:
-    """Samples of an earlier round of a sampler, with what it found there, which keeps its graph.
+    """An earlier round (proposal level) of a sampler: its samples and what was computed there, with a graph.
 
-    weights [B]: rendering weights; colour [B, 3] after activation, or None where the round knows none.
+    weights [B]: rendering weights. colour [B, 3]: after activation, or None if the round computes no colour.
     """
 
     samples: Samples
@@ -61,7 +62,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a sampler gives: the samples that the field is trained on and rendered from, and the rounds before them."""
+    """The output of a sampler: the samples at which the field is trained and rendered, and the earlier rounds."""
 
     samples: Samples
     earlier: tuple[Round, ...] = ()
@@ -69,9 +70,9 @@ class Rounds:
 
 @dataclass(frozen=True)
 class FieldInput:
-    """What a field is asked: positions, directions [n, 3] in world units; time [n] or None.
+    """The input of a field: positions [n, 3] in world units, unit directions [n, 3], time [n] in 0..1 or None.
 
-    `features` [n, anything] is what the field's own density pass kept for these points (see `KeepsFeatures`), or None.
+    features [n, ...]: what the field's own density pass returned for these points (see `KeepsFeatures`), or None.
     """
 
     positions: Tensor
@@ -96,7 +97,10 @@ class FieldOutput:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Per ray: colour [R, 3] over the background, opacity [R], depth [R] (mean distance); weights [B] per sample."""
+    """Rendered rays: colour [R, 3] over the background, opacity [R] in 0..1, depth [R]; rendering weights [B].
+
+    depth is the sum of weight times midpoint distance in `composite`; renderers divide it by the opacity.
+    """
 
     colour: Tensor
     opacity: Tensor
@@ -106,9 +110,9 @@ class Rendered:
 
 @dataclass(frozen=True)
 class LossReport:
-    """`total` is what is minimised (a 0-d tensor with a graph); `mse` [] is the plain colour error for PSNR.
+    """total []: the loss that is minimised, with a graph. mse []: mean squared colour error, for PSNR.
 
-    `error` [R] is the mean square over the channels of each ray, before any weight.
+    error [R]: squared colour error of each ray, averaged over channels, not weighted.
     """
 
     total: Tensor
@@ -120,8 +124,8 @@ class LossReport:
 class Selection:
     """Samples chosen to train on: index [b] int64 into the batch; weight [b] multiplies their output gradients.
 
-    tau [] is how concentrated the gradients of this step were, budget [] how many samples were worth training on.
-    Unused places have weight 0 (see `mining.capacity`).
+    tau []: how concentrated the gradients of this step were (see `mining.draw`). budget []: how many samples were to be
+    chosen. Unused entries have weight 0 (see `mining.capacity`).
     """
 
     index: Tensor
@@ -132,9 +136,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one training step did, as plain numbers (reading it may synchronise; the loop reads it rarely).
+    """What one training step did, as plain numbers.
 
-    lost: rays that found no room for their samples.
+    rays, marched, trained: numbers of rays, of samples placed and of samples trained on. finite: whether the loss and
+    all gradients were finite; if not, no parameter changed. extra: numbers of the miner. lost: rays whose samples did
+    not fit into the buffers of the fused step and were left out.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""What is known about a scene before an image is decoded: cameras, posed frames, bounds."""
+"""A scene before its images are decoded: cameras, posed frames, bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Camera:
 
 @dataclass(frozen=True)
 class Frame:
-    """One posed image. `camera` indexes `Scene.cameras`; `pose` is [3, 4] float64 camera-to-world."""
+    """One posed image. `camera` indexes `Scene.cameras`; `pose` is [3, 4] float64 camera-to-world.
+
+    time: in 0..1 for a dynamic scene. near, far: limits of this frame's rays in world units; None uses the scene's.
+    """
 
     image: Path
     camera: int
@@ -52,9 +55,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where samples may lie: an inner box (level 0 of the occupancy grid) and `levels` - 1 doublings of it.
+    """Where samples may lie, in world units: an inner box (level 0 of the occupancy grid), doubled `levels` - 1 times.
 
-    A scene with `levels` == 1 is bounded. `near` and `far` clip every ray, in world units.
+    A scene with `levels` == 1 is bounded. `near` and `far` clip every ray.
     """
 
     low: tuple[float, float, float] = (-1.5, -1.5, -1.5)
@@ -70,12 +73,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything known about a scene before an image is decoded.
+    """Everything that is known about a scene before its images are decoded.
 
     `normalisation` is the [4, 4] similarity already applied to every pose (source world to raymine world).
-    `background` is the colour behind RGBA images when a fixed one is needed (evaluation); None means that images are
-    opaque. `decisions` are sentences for the user: which format, which split, which scale and why. `warnings` are
-    survivable problems.
+    `background` is the colour behind RGBA images where a fixed one is needed (evaluation); None means that images are
+    opaque. `decisions` are sentences for the user: which format, split and scale were chosen, and why. `warnings`
+    describe problems that do not prevent training.
     """
 
     root: Path

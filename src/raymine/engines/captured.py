@@ -23,7 +23,7 @@ from raymine.errors import ConfigError
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.ngp_step.gpu_control import conclude
 from raymine.step import TrainConfig, TrainData, TrainState
-from raymine.step.precision import visiting, ways_to_ask
+from raymine.step.precision import field_for_occupancy, fields_for_step
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class CapturedTrainer(GraphTrainer):
     room = 1.25
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
-        self._ways = ways_to_ask(state.config, state.field)
-        super().__init__(state, data, self._ways.scale)
+        self._fields = fields_for_step(state.config, state.field)
+        super().__init__(state, data, self._fields.loss_scale)
         device, optimiser = state.device, state.optimiser
         dense = [name for name in optimiser.parameters if not optimiser.group_of(name).sparse]
         self._blocks = optimiser.blocks_of(dense)
@@ -106,14 +106,14 @@ class CapturedTrainer(GraphTrainer):
     def update_cells(self, step: int, everything: bool) -> None:
         """The sampler's own update, outside of the graph: which cells are visited is for the host to know."""
         state = self.state
-        field = visiting(state.config, state.field)
+        field = field_for_occupancy(state.config, state.field)
         self.sampler.before_step(field, Draws(state.seed, step, state.device), self.data.times)
         self.grid.refresh()
 
     @torch.no_grad()
     def ask_field(self) -> None:
         b = self.buffers
-        output = self._ways.look.forward(self._query(b.ray_id, b.t_start, b.t_end))
+        output = self._fields.inference.forward(self._query(b.ray_id, b.t_start, b.t_end))
         b.raw[:, :3].copy_(output.colour)
         b.raw[:, 3].copy_(output.density)
         b.seen.copy_(b.count)
@@ -131,7 +131,7 @@ class CapturedTrainer(GraphTrainer):
         weight = torch.where(live, b.weight[:places], 0.0) * self.scale
         # A place that is not used repeats sample 0, whose gradient may be anything.
         gradient = torch.where(live[:, None], b.gradient[index], 0.0) * weight[:, None]
-        output = self._ways.learn.forward(query)
+        output = self._fields.training.forward(query)
         torch.autograd.backward((output.colour, output.density), (gradient[:, :3], gradient[:, 3]))
 
     @torch.no_grad()

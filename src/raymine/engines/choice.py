@@ -44,7 +44,7 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
         return "the loss or the activations are others than those of `judge`"
     if config.pixels.follows_error or data.rig.dynamic:
         return "rays of this scene are drawn by the host"
-    if config.checkpoint_samples or config.deterministic:
+    if config.recompute_samples or config.deterministic:
         return "activations are recomputed, or bits are to repeat"
     if not images_fit(state, data):
         return "the images do not fit on the device"

@@ -86,7 +86,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         setup = self.setup
-        self._watchers: Observer = Observers([setup.journal, setup.observer])
+        self._observers: Observer = Observers([setup.journal, setup.observer])
         self._driver = Driver(
             setup.state, setup.advance, setup.limits, self.loop, setup.synchronise, setup.now, self._announce_horizon
         )
@@ -110,7 +110,7 @@ class Loop:
         status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
         result = self._result(status == "finished", exit_code)
-        self._watchers.on_end(result)
+        self._observers.on_end(result)
         return result
 
     def _one_burst(self, signals: StopSignals) -> None:
@@ -173,7 +173,7 @@ class Loop:
             made = True
             return self.setup.renderer()
 
-        self._watchers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
+        self._observers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
         if made:
             # What the observer has asked of the device ends before the clock goes on.
             self.setup.synchronise()
@@ -258,7 +258,7 @@ class Loop:
         )
         loop.window = Window()
         loop.window_from = loop.elapsed
-        self._watchers.on_step(info)
+        self._observers.on_step(info)
 
     def _evaluate(self) -> None:
         """Look at some views, outside the training clock. Held-out views may select the present step as the best."""
@@ -278,7 +278,7 @@ class Loop:
             best = look is not None and (loop.best is None or look[1] > loop.best[1])
             loop.best = look if best else loop.best
         seconds = setup.now() - started
-        self._watchers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
+        self._observers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
 
     def _save(self) -> None:
         """Checkpoint the present step, once."""
@@ -300,7 +300,7 @@ class Loop:
             checkpoint.mark_best(self.setup.run.checkpoints, best)
 
     def _event(self, kind: str, message: str, *, level: str = "info", data: dict[str, JSON] | None = None) -> None:
-        self._watchers.on_event(Event(kind, message, self.setup.state.step, level, data or {}))
+        self._observers.on_event(Event(kind, message, self.setup.state.step, level, data or {}))
 
     def _result(self, finished: bool, exit_code: int) -> RunResult:
         step, loop = self.setup.state.step, self.loop

@@ -31,8 +31,8 @@ def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> 
     per_sample = sum(part.per_sample for part in parts) or _BYTES_PER_SAMPLE
     if not problem_with(config, device, training=True):
         batch = samples * _FUSED_BYTES_PER_SAMPLE
-    elif config.checkpoint_samples:
-        batch = min(samples, config.checkpoint_samples) * per_sample + samples * _BYTES_OUTSIDE
+    elif config.recompute_samples:
+        batch = min(samples, config.recompute_samples) * per_sample + samples * _BYTES_OUTSIDE
     else:
         batch = samples * per_sample
     return sum(part.fixed for part in parts) + batch

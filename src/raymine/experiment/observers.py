@@ -10,7 +10,7 @@ from typing import Protocol
 from raymine.contracts import Renderer
 from raymine.files import JSON
 
-from .quick import LookSplit
+from .quick import EvalSplit
 from .request import RunResult
 
 
@@ -74,7 +74,7 @@ class EvalInfo:
     psnr: float
     views: int
     seconds: float
-    split: LookSplit = "test"
+    split: EvalSplit = "test"
     best: bool = False
 
 

@@ -14,7 +14,7 @@ from raymine.step import TrainData
 # Rays of one quick evaluation over all of its views: about a second on two cores, whatever the size of the images.
 QUICK_RAYS = 1 << 15
 
-LookSplit = Literal["test", "held-out"]
+EvalSplit = Literal["test", "held-out"]
 """Which views a quick look goes to: those of the test split (or else the validation split), which never select
 anything, or views that were held out from the training split, which may."""
 
@@ -25,7 +25,7 @@ class QuickScore:
 
     psnr: float
     views: int
-    split: LookSplit
+    split: EvalSplit
 
 
 def quick_psnr(renderer: Renderer, views: TrainData, background: tuple[float, float, float]) -> float:

@@ -16,18 +16,18 @@ from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError, option
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
-from raymine.rundir.manifest import now
+from raymine.rundir.manifest import utc_now
 from raymine.step import TrainConfig, TrainData, TrainState, create_state
 
 from .drive import Limits
 from .journal import Journal
 from .loop import Loop, LoopSetup
 from .loopstate import LoopState
+from .manifest_writer import ManifestWriter
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
-from .quick import LookSplit, QuickScore, quick_psnr
-from .record import Record
+from .quick import EvalSplit, QuickScore, quick_psnr
 from .request import RunResult, TrainRequest
 
 WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
@@ -112,7 +112,7 @@ def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: 
     return held_out if held_out and evaluate_views else evaluation_frames(scene, evaluate_views)
 
 
-def _evaluator(scene: Scene, views: TrainData, split: LookSplit, engine: Engine) -> Callable[[], QuickScore]:
+def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine) -> Callable[[], QuickScore]:
     """A quick look at these views, which are of `split`."""
 
     def evaluate() -> QuickScore:
@@ -132,7 +132,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         recipe=config.recipe,
         seed=config.seed,
         status="running",
-        started=now(),
+        started=utc_now(),
         environment=describe_environment(prepared.device),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
@@ -194,13 +194,13 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
     """Train in a locked folder and leave its manifest in a true state, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
-    record = Record(run, request.command)
+    manifest_writer = ManifestWriter(run, request.command)
     journal: Journal | None = None
     try:
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
-        record.begin(state.step, restored.loop, describe_environment(device))
+        manifest_writer.begin(state.step, restored.loop, describe_environment(device))
         setup = LoopSetup(
             run=run,
             state=state,
@@ -214,18 +214,18 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             observer=observer,
             evaluate=work.evaluate,
             synchronise=torch.cuda.synchronize if device.type == "cuda" else _nothing,
-            on_checkpoint=lambda loop: record.update(state.step, loop),
+            on_checkpoint=lambda loop: manifest_writer.update(state.step, loop),
         )
-        watchers = Observers([journal, observer])
-        watchers.on_start(_start_info(run, work, state.step, restored.loop))
+        observers = Observers([journal, observer])
+        observers.on_start(_start_info(run, work, state.step, restored.loop))
         for event in (*restored.events, *_repair_events(journal, state.step)):
-            watchers.on_event(event)
+            observers.on_event(event)
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
-        record.end(result.status, result.step, restored.loop)
+        manifest_writer.end(result.status, result.step, restored.loop)
         return result
     except BaseException as error:
-        record.fail(error)
+        manifest_writer.fail(error)
         raise
     finally:
         if journal is not None:

@@ -1,6 +1,6 @@
 """Novel views out of a trained field: camera paths, frames and video."""
 
-from .curves import interpolate as interpolate
+from .curves import interpolate_poses as interpolate_poses
 from .frames import FramePictures as FramePictures
 from .frames import render_path as render_path
 from .path_file import from_file as from_file

@@ -13,7 +13,7 @@ import numpy as np
 from raymine.errors import ConfigError
 
 
-def interpolate(poses: np.ndarray, n: int, *, closed: bool = False) -> np.ndarray:
+def interpolate_poses(poses: np.ndarray, n: int, *, closed: bool = False) -> np.ndarray:
     """A smooth curve through key poses [k, 3, 4] -> [n, 3, 4], evenly spaced in key index.
 
     Positions follow a Catmull-Rom spline (through every key, continuous velocity), orientations the shorter arc

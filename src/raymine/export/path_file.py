@@ -25,7 +25,7 @@ import numpy as np
 from raymine.contracts import Camera, Scene
 from raymine.errors import ConfigError
 
-from .curves import interpolate, interpolate_values
+from .curves import interpolate_poses, interpolate_values
 from .paths import CameraPath, novel_camera
 
 KEYFRAME_VIEWS = 120
@@ -73,7 +73,7 @@ def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int
     fovs = interpolate_values(_fovs(keys, camera), count, closed=closed)
     key_times = _times(keys, scene)
     times = None if key_times is None else interpolate_values(key_times, count, closed=closed)
-    return CameraPath(interpolate(poses, count, closed=closed), _with_fov(camera, fovs), times)
+    return CameraPath(interpolate_poses(poses, count, closed=closed), _with_fov(camera, fovs), times)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from raymine.files import replacing
 
 from .frames import FramePictures
 
-Kind = Literal["colour", "depth", "opacity"]
+PictureKind = Literal["colour", "depth", "opacity"]
 
 # FFmpeg's numbers for the BT.709 matrix, primaries and transfer curve, and for the limited ("TV") value range.
 _BT709 = 1
@@ -24,7 +24,7 @@ _LIMITED = 1
 
 
 def write_frames(
-    frames: Iterable[FramePictures], folder: Path, *, kinds: tuple[Kind, ...] = ("colour",)
+    frames: Iterable[FramePictures], folder: Path, *, kinds: tuple[PictureKind, ...] = ("colour",)
 ) -> tuple[Path, ...]:
     """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; returns every path written, in order."""
     written = []
@@ -37,7 +37,7 @@ def write_frames(
 
 
 def write_videos(
-    frames: Iterable[FramePictures], path: Path, *, kinds: tuple[Kind, ...] = ("colour",), fps: float = 30.0
+    frames: Iterable[FramePictures], path: Path, *, kinds: tuple[PictureKind, ...] = ("colour",), fps: float = 30.0
 ) -> tuple[Path, ...]:
     """One video per kind in a single pass over the frames: `x.mp4` for colour, `x-depth.mp4`, `x-opacity.mp4`."""
     paths = tuple(path if kind == "colour" else path.with_stem(f"{path.stem}-{kind}") for kind in kinds)

@@ -1,4 +1,4 @@
-"""Sums of parameter gradients, dense or sparse, for fields that compute them without autograd."""
+"""Accumulation of dense and sparse parameter gradients, for fields that compute them without autograd."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 def add_gradient(parameter: nn.Parameter, grad: Tensor) -> None:
-    """Add `grad`, dense or with sparse rows, to `parameter.grad`, as autograd would."""
+    """Add `grad`, dense or row-sparse, to `parameter.grad`, as autograd would."""
     parameter.grad = grad if parameter.grad is None else _sum(parameter.grad, grad)
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Of two gradients. Sparse ones have unique rows in no order, which torch's own sum would take for sorted ones."""
+    """The sum of two gradients. Sparse rows are unique but not sorted, while torch's own sum assumes sorted rows."""
     if a.is_sparse and b.is_sparse:
         rows = torch.cat((a._indices(), b._indices()), 1)
         with torch.sparse.check_sparse_tensor_invariants(False):

@@ -21,7 +21,11 @@ from raymine.kernels.philox.op import Stream, uniform
 
 @dataclass(frozen=True)
 class HashFieldConfig:
-    """Shape of a hash-grid field. `geometry` is how many numbers the density network hands to the colour network."""
+    """The shape of a hash-grid field.
+
+    width: of the hidden layers. geometry: outputs of the density network, which the colour network takes as inputs; the
+    first is the density pre-activation. colour_layers: hidden layers of the colour network.
+    """
 
     grid: GridSpec = field(default_factory=GridSpec)
     width: int = 64
@@ -41,12 +45,12 @@ class HashFieldConfig:
         return HashField(self, bounds, seed).to(device)
 
     def memory(self, bounds: Bounds) -> Memory:
-        """The table four times (values, gradient, two moments); features, activations and gradients of a sample."""
+        """Fixed: the table four times (values, gradient, two moments). Per sample: features, activations, gradients."""
         return Memory(4 * 4 * int(self.grid.entries.sum()) * self.grid.features, 4096)
 
 
 class HashField(nn.Module):
-    """Density and view-dependent colour as pre-activations (see `contracts.Field`). Layers have no bias."""
+    """Pre-activations of density and view-dependent colour (see `contracts.Field`). Layers have no bias."""
 
     activations = NGP
 
@@ -69,31 +73,34 @@ class HashField(nn.Module):
         self.colour_layers = nn.ParameterList(weights[2:])
 
     def groups(self) -> list[Group]:
-        """The table, of which a step touches few rows and which never decays, and the networks."""
+        """Two groups: the table, which is sparse and has no weight decay, and the networks."""
         layers = {name: value for name, value in self.named_parameters() if name != "table"}
         return [Group("table", {"table": self.table}, decay=0.0, sparse=True), Group("network", layers)]
 
     def encode(self, positions: Tensor, known: Tensor | None = None) -> Tensor:
-        """[n, 3] world positions -> [n, levels * features]; `known` is the same from an earlier pass."""
+        """World positions [n, 3] -> encoding [n, levels * features]. Differentiable in the table and the positions.
+
+        known: the encoding of the same positions from an earlier pass, which then need not be computed.
+        """
         return encode(to_unit_cube(positions, self._box()), self.table, self.config.grid, known)
 
     def geometry(self, encoding: Tensor) -> Tensor:
-        """[n, levels * features] -> [n, geometry]; column 0 is the density pre-activation."""
+        """Encoding [n, levels * features] -> [n, geometry], of which column 0 is the density pre-activation."""
         return (encoding @ self.density_layers[0]).relu_() @ self.density_layers[1]
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
-        """[n, 3] -> [n] density before activation. Static: `time` is ignored."""
+        """World positions [n, 3] -> density pre-activation [n]. The field is static: `time` is ignored."""
         return self.geometry(self.encode(positions))[:, 0]
 
     @torch.no_grad()
     def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `density`, with the encoding kept for `forward` (see `contracts.KeepsFeatures`)."""
+        """As `density`, and the encoding, which `forward` can reuse (see `contracts.KeepsFeatures`)."""
         encoding = self.encode(positions)
         return self.geometry(encoding)[:, 0], encoding
 
     @property
     def along_rays(self) -> bool:
-        """Whether there is a kernel that follows rays; its reference would also encode without one."""
+        """Whether this device has a kernel for whole rays. Its reference is slower than `forward`."""
         return dispatch.choose("ngp_step", self.table.device) != "reference"
 
     def infer(
@@ -105,7 +112,7 @@ class HashField(nn.Module):
 
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """See `contracts.PullsBack`. Where there is a fused kernel (float32), the table's gradient is sparse."""
+        """See `contracts.PullsBack`. With the fused kernel (float32) the table's gradient is sparse."""
         if not self.along_rays:
             with torch.enable_grad():
                 output = self.forward(query)
@@ -129,9 +136,9 @@ class HashField(nn.Module):
         return self.decode(self.encode(query.positions, query.features), query.directions)
 
     def decode(self, encoding: Tensor, directions: Tensor) -> FieldOutput:
-        """Encoded positions [n, levels * features] and directions [n, 3] -> pre-activations: the networks alone.
+        """Encoding [n, levels * features] and unit directions [n, 3] -> pre-activations, by the networks alone.
 
-        Under `torch.autocast` the outputs have the type of the products.
+        Under `torch.autocast` the outputs have the dtype of the matrix products.
         """
         geometry = self.geometry(encoding)
         hidden = torch.cat((geometry, harmonics(directions, DEGREE).to(geometry.dtype)), -1)

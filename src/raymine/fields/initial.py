@@ -1,4 +1,4 @@
-"""First values of network weights, as a function of the seed."""
+"""Initial values of network weights, as a function of the seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from raymine.kernels.philox.op import Stream, uniform
 
 
 def xavier(shape: tuple[int, int], seed: int, layer: int) -> Tensor:
-    """Uniform weights [inputs, outputs] of variance 2 / (inputs + outputs); `layer` keeps the draws of layers apart."""
+    """Xavier-uniform weights [inputs, outputs], of variance 2 / (inputs + outputs). Each layer has its own draws."""
     limit = math.sqrt(6 / sum(shape))
     return (uniform(seed, layer, Stream.INITIAL, shape) * 2 - 1) * limit

@@ -1,4 +1,4 @@
-"""Loss terms (see `contracts.Term`): one file each. A loss is a list of them."""
+"""Loss terms (see `contracts.Term`), one file each. The loss is the sum of a list of terms."""
 
 from .coarse import CoarseColourLoss as CoarseColourLoss
 from .colour import ColourLoss as ColourLoss

@@ -1,4 +1,4 @@
-"""The photometric loss of a sampler's earlier rounds, where they know colours: it trains a coarse network."""
+"""The photometric loss of a sampler's earlier rounds that have colours. It trains a coarse network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raymine.losses.colour import ColourLoss
 
 @dataclass(frozen=True)
 class CoarseColourLoss:
-    """`weight` times the colour loss of each earlier round, rendered over the background of the batch."""
+    """`weight` times the sum of the colour losses of the earlier rounds, each rendered over the batch's background."""
 
     reads: ClassVar[Reads] = "rounds"
 
@@ -34,7 +34,7 @@ class CoarseColourLoss:
 
 
 def _rendered(found: Round, background: Tensor) -> Tensor:
-    """[R, 3]: the colour of a round over a background [R, 3]."""
+    """The colour [R, 3] of a round, composited over a background [R, 3]."""
     assert found.colour is not None
     ray_id = found.samples.ray_id
     colour = torch.zeros_like(background).index_add(0, ray_id, found.weights[:, None] * found.colour)

@@ -15,7 +15,7 @@ from raymine.errors import ConfigError
 
 @dataclass(frozen=True)
 class ColourLoss:
-    """`huber` is quadratic up to `delta` and linear beyond it, scaled so that its curvature is that of `l2` halved."""
+    """The error of rendered colours: `l2` is the squared error, `huber` half of it up to `delta` and linear beyond."""
 
     reads: ClassVar[Reads] = "rays"
 
@@ -30,7 +30,7 @@ class ColourLoss:
 
     @property
     def threshold(self) -> float:
-        """Where the loss turns linear; infinite for `l2`."""
+        """The absolute error above which the loss is linear; infinite for `l2`."""
         return self.delta if self.kind == "huber" else math.inf
 
     def __call__(self, view: LossView) -> Tensor:
@@ -49,11 +49,11 @@ class ColourLoss:
 
 
 def channel_share(weight: Tensor) -> Tensor:
-    """[R, 1]: what one channel of each ray counts in a mean over rays and channels with weights [R]."""
+    """[R, 1]: the weight of one channel of each ray in the mean over rays and channels, given ray weights [R]."""
     return weight[:, None] / (3.0 * weight.sum().clamp_min(1.0))
 
 
 def squared_errors(predicted: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared error [] over rays and channels with weights [R], and of each ray without them [R]. No graph."""
+    """Mean squared error [] over rays and channels, weighted by [R], and that of each ray [R], unweighted. No graph."""
     squared = (predicted - target).detach().square()
     return (squared * channel_share(weight)).sum(), squared.mean(1)

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from raymine.errors import ConfigError
 
-Policy = Literal["none", "prune", "hard"]
-Draw = Literal["systematic", "poisson", "multinomial", "topk"]
+MiningPolicy = Literal["none", "prune", "hard"]
+DrawMethod = Literal["systematic", "poisson", "multinomial", "topk"]
 Reweight = Literal["unbiased", "none"]
 
 
@@ -25,7 +25,7 @@ class HardConfig:
     low, high: b is kept within low B .. high B.
     """
 
-    draw: Draw = "systematic"
+    draw: DrawMethod = "systematic"
     reweight: Reweight = "unbiased"
     rate: float | None = None
     low: float = 0.05
@@ -33,7 +33,7 @@ class HardConfig:
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("draw", self.draw, get_args(Draw)),
+            ("draw", self.draw, get_args(DrawMethod)),
             ("reweight", self.reweight, get_args(Reweight)),
         ):
             if value not in known:
@@ -61,13 +61,13 @@ class MiningConfig:
     `hard` drops a sample.
     """
 
-    policy: Policy = "hard"
+    policy: MiningPolicy = "hard"
     stop: float = 1e-4
     faint: float = 0.0
     hard: HardConfig = dataclasses.field(default_factory=HardConfig)
 
     def __post_init__(self) -> None:
-        if self.policy not in get_args(Policy):
-            raise ConfigError(f"mining policy must be one of {', '.join(get_args(Policy))}; got {self.policy!r}.")
+        if self.policy not in get_args(MiningPolicy):
+            raise ConfigError(f"mining policy must be one of {', '.join(get_args(MiningPolicy))}; got {self.policy!r}.")
         if not (0 <= self.stop < 1 and 0 <= self.faint < 1):
             raise ConfigError(f"mining needs 0 <= stop < 1 and 0 <= faint < 1, got {self.stop} and {self.faint}.")

@@ -1,7 +1,7 @@
 """Which pixels a step looks at, and over which background."""
 
 from .config import PixelConfig as PixelConfig
-from .sampler import Drawn as Drawn
+from .sampler import DrawnPixels as DrawnPixels
 from .sampler import PixelSampler as PixelSampler
 from .uniform import Pixels as Pixels
 from .uniform import draw_backgrounds as draw_backgrounds

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from raymine.errors import ConfigError
 
-Policy = Literal["uniform", "error", "edges", "error+edges"]
+PixelPolicy = Literal["uniform", "error", "edges", "error+edges"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PixelConfig:
     refresh: the draw follows the remembered errors anew at steps that are multiples of this.
     """
 
-    policy: Policy = "uniform"
+    policy: PixelPolicy = "uniform"
     coverage: float = 0.5
     reweight: bool = True
     decay: float = 0.9
@@ -35,8 +35,8 @@ class PixelConfig:
     image_limit: float | None = None
 
     def __post_init__(self) -> None:
-        if self.policy not in get_args(Policy):
-            raise ConfigError(f"pixels policy must be one of {', '.join(get_args(Policy))}; got {self.policy!r}.")
+        if self.policy not in get_args(PixelPolicy):
+            raise ConfigError(f"pixels policy must be one of {', '.join(get_args(PixelPolicy))}; got {self.policy!r}.")
         if not 0.001 <= self.coverage <= 1:
             raise ConfigError(
                 f"pixels `coverage` must be in 0.001 .. 1, got {self.coverage}.",

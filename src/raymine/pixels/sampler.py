@@ -28,11 +28,11 @@ from raymine.contracts import ImageSource
 from raymine.errors import ConfigError
 from raymine.kernels.philox.op import Stream, words
 from raymine.pixels.config import PixelConfig
-from raymine.pixels.score import Score
+from raymine.pixels.score import CellScores
 from raymine.pixels.uniform import Pixels, draw_uniform
 
 
-class Drawn(NamedTuple):
+class DrawnPixels(NamedTuple):
     """pixels [R] on the CPU; weight [R] float32, which multiplies a ray's loss, or None where all are 1."""
 
     pixels: Pixels
@@ -57,7 +57,7 @@ class PixelSampler:
         """A policy that follows edges reads every image here, one at a time."""
         self.config = config
         self.sizes = torch.from_numpy(images.sizes)
-        self.score = None if config.policy == "uniform" else Score(config, images)
+        self.score = None if config.policy == "uniform" else CellScores(config, images)
         self._pending: _Pending | None = None
 
     @property
@@ -72,10 +72,10 @@ class PixelSampler:
             return {}
         return {"error": self.score.error.values, "table": self.score.table}
 
-    def draw(self, n: int, seed: int, step: int) -> Drawn:
+    def draw(self, n: int, seed: int, step: int) -> DrawnPixels:
         """n pixels for step `step`: first those drawn evenly, then those drawn by cell, in the order of the cells."""
         if self.score is None:
-            return Drawn(draw_uniform(self.sizes, n, seed, step), None)
+            return DrawnPixels(draw_uniform(self.sizes, n, seed, step), None)
         self._settle()
         if self.learns and step % self.config.refresh == 0:
             self.score.refresh()
@@ -90,9 +90,9 @@ class PixelSampler:
         hard = self.score.cells.place(cell, down, across)
         pixels = Pixels(*(torch.cat((a, torch.from_numpy(b))) for a, b in zip(even, hard, strict=True)))
         if not self.config.reweight:
-            return Drawn(pixels, None)
+            return DrawnPixels(pixels, None)
         cells = np.concatenate((self.score.cells.of(*(part.numpy() for part in even)), cell))
-        return Drawn(pixels, torch.from_numpy(self.score.weight(cells, self.config.coverage)).float())
+        return DrawnPixels(pixels, torch.from_numpy(self.score.weight(cells, self.config.coverage)).float())
 
     def observe(self, pixels: Pixels, error: Tensor) -> None:
         """Remember the squared errors [R] of the rays through `pixels` [R]; no effect unless the policy follows errors.

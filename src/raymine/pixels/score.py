@@ -13,7 +13,7 @@ from raymine.pixels.edges import edge_map
 from raymine.pixels.error_map import ErrorMap
 
 
-class Score:
+class CellScores:
     """Cells, what is known about them, and `table` [N + 1] float64: the running sum of q, from 0 to 1.
 
     error: the map of errors where the policy follows them, else None. Edges are read from the images once, here.

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from raymine.config import ForeignTypeError, RunConfig, from_json, model_digests, replacing_config, to_json
+from raymine.config import ForeignTypeError, RunConfig, from_json, keep_earlier_digests, model_digests, to_json
 from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
 
@@ -95,7 +95,7 @@ class RunDir:
 
     def write_config(self, config: JSON) -> None:
         """Replace the stored config; checkpoints of this run stay its own."""
-        config = replacing_config(config, self.read_config_json())
+        config = keep_earlier_digests(config, self.read_config_json())
         write_json(self.path / CONFIG, config, "write the config")
 
     def read_manifest(self) -> Manifest:

@@ -46,9 +46,9 @@ def list_runs(root: Path) -> list[RunSummary]:
     found = []
     for path in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
         if is_run(path):
-            found.append(summarise(path))
+            found.append(summarise_run(path))
         else:
-            found += [summarise(p) for p in _subfolders(path) if is_run(p)]
+            found += [summarise_run(p) for p in _subfolders(path) if is_run(p)]
     return sorted(found, key=lambda r: (r.started, r.name))
 
 
@@ -59,7 +59,7 @@ def _subfolders(path: Path) -> list[Path]:
         return []
 
 
-def summarise(path: Path) -> RunSummary:
+def summarise_run(path: Path) -> RunSummary:
     """One run as a line. A manifest that cannot be read gives the status "unreadable" with the reason."""
     run = RunDir.open(path)
     try:

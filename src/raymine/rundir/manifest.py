@@ -92,7 +92,7 @@ def upgraded(data: JSON) -> JSON:
     return {"train_psnr": data.get("psnr"), **kept}
 
 
-def now() -> str:
+def utc_now() -> str:
     """The present moment, ISO 8601 in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 

@@ -1,4 +1,4 @@
-"""Samplers: where along a ray the field is asked."""
+"""Samplers: they place the samples along rays (`contracts.Sampler`)."""
 
 from .occupancy import OccupancyConfig as OccupancyConfig
 from .occupancy import OccupancySampler as OccupancySampler

@@ -1,7 +1,7 @@
-"""The occupancy sampler: a grid that remembers where density is, so that rays skip what is empty.
+"""The occupancy sampler: a grid that records where there is density, so that rays skip empty space.
 
-Every `every` steps some cells are visited: value = max(decay * value, opacity of one step at a random point in it).
-A cell is occupied while its value exceeds min(threshold, mean value of the visited part of its level).
+Every `every` steps some cells are updated: value = max(decay * value, opacity of one step at a random point of the
+cell). A cell is occupied while its value exceeds min(threshold, mean value of its level).
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from raymine.contracts import (
     activations_of,
 )
 from raymine.errors import ConfigError
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack
+from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.philox.op import Stream, uniform, words
 from raymine.toolkit.occupancy_update import Visit, above_limit, grid_coordinates, update_values
 
-DensityFn = Callable[[Tensor], Tensor]
-"""[n, 3] world positions -> [n] density after activation."""
+DensityAtPoints = Callable[[Tensor], Tensor]
+"""World positions [n, 3] -> density [n] after activation."""
 
 
 @dataclass(frozen=True)
 class OccupancyConfig:
-    """Grid and stepping. Lengths are in world units; `cells` bounds the cells visited by one partial update.
+    """The occupancy grid and the step length. Lengths are in world units.
 
-    decay: what a cell keeps of its value at a visit. settle: after this many steps a visit forgets less and less, in
-    proportion to settle / step, so that thin parts which visits seldom meet stay; 0: it always forgets alike.
+    resolution: cells per side of each level. step: length of a step. cone: growth of the step length per unit distance.
+    decay: the factor on a cell's value at an update. threshold: the opacity of one step above which a cell is occupied.
+    every: training steps between two updates. full_steps: until this step an update visits every cell.
+    cells: the most cells per level that a partial update visits.
+    settle: after this many steps 1 - decay shrinks in proportion to settle / step. Thin structures, which random points
+        rarely hit, then stay occupied. 0: the decay is constant.
     """
 
     resolution: int = 128
@@ -65,15 +69,15 @@ class OccupancyConfig:
             )
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> OccupancySampler:
-        """See `contracts.SamplerConfig`. Nothing here is drawn, so the seed does not matter."""
+        """See `contracts.SamplerConfig`. The seed is not used."""
         return OccupancySampler(self, bounds, device)
 
     def memory(self, bounds: Bounds) -> Memory:
-        """Values as float, and the occupancy of each cell once more while an update visits it."""
+        """Fixed: the float value of each cell, and as much again during an update."""
         return Memory(bounds.levels * self.resolution**3 * 8)
 
     def decay_at(self, step: int) -> float:
-        """What a cell keeps of its value at a visit before training step `step`."""
+        """The decay of an update before training step `step`."""
         if self.settle == 0 or step <= self.settle:
             return self.decay
         return 1 - (1 - self.decay) * self.settle / step
@@ -82,8 +86,8 @@ class OccupancyConfig:
 class OccupancySampler:
     """Marches rays through the occupied cells (`contracts.Sampler`, `PreparesStep`, `Part`).
 
-    `values` [G, res^3] and whether a first sweep has set them (`swept`) are all there is to save. `grid` follows from
-    them: whoever changes values otherwise than by `update` calls `changed`.
+    The saved state is `values` [G, res^3] and `swept`, whether a first update of all cells has set them. `grid` is
+    derived from both. Code that changes them other than by `update` must call `changed`.
     """
 
     def __init__(self, config: OccupancyConfig, bounds: Bounds, device: torch.device) -> None:
@@ -97,27 +101,30 @@ class OccupancySampler:
 
     @property
     def grid(self) -> Occupancy:
-        """The occupied cells, derived from `values` when they have changed since the last call."""
+        """The occupied cells; derived from `values` again if they have changed since the last call."""
         if self._grid is None:
             res = self.config.resolution
             if not self.swept:
                 occupied = torch.ones_like(self.values, dtype=torch.bool)
             else:
                 occupied = self._above_limit(self.values)
-            self._grid = pack(occupied.reshape(-1, res, res, res), self.bounds.low, self.bounds.high)
+            self._grid = pack_bits(occupied.reshape(-1, res, res, res), self.bounds.low, self.bounds.high)
         return self._grid
 
     def changed(self) -> None:
-        """To be called after `values` or `swept` were changed from outside."""
+        """Call this after changing `values` or `swept` from outside."""
         self._grid = None
 
     def sample(self, rays: Rays, field: Field | None = None, draws: Draws | None = None) -> Rounds:
-        """Packed intervals in occupied cells, shifted by a random share of a step where there are `draws`."""
+        """Packed intervals of rays [R] in occupied cells. Not differentiable.
+
+        With `draws` the intervals of each ray are shifted by a random share of a step.
+        """
         jitter = None if draws is None else draws.uniform(Stream.JITTER, (len(rays),))
         return Rounds(march(rays.origins, rays.directions, rays.near, rays.far, self.grid, self.spacing, jitter))
 
     def before_step(self, field: Field, draws: Draws, times: Tensor | None) -> None:
-        """Update the grid with the field as it is now, where an update is due. Cells are visited at random times."""
+        """Update the grid from the field, if an update is due. A dynamic field is queried at random training times."""
         if not self.due(draws.step):
             return
         activate, visited = activations_of(field).density, 0
@@ -150,16 +157,16 @@ class OccupancySampler:
         """Whether the grid is updated before training step `step`."""
         return step % self.config.every == 0 and step > 0
 
-    def update(self, density: DensityFn, seed: int, step: int) -> None:
-        """One update: every cell while young (the first sweep overwrites), a sample of cells afterwards."""
+    def update(self, density: DensityAtPoints, seed: int, step: int) -> None:
+        """Update the grid: all cells until step `full_steps`, some cells afterwards. The first update overwrites."""
         young = not self.swept or step < self.config.full_steps
         levels = range(self.bounds.levels)
         visits = (self._visit(level, young, seed, step * len(levels) + level) for level in levels)
-        # Before the first sweep there is nothing to remember: decaying from a guess would cull nothing for long.
+        # Before the first sweep the values mean nothing. Decaying from a guess would keep empty cells for long.
         decay = self.config.decay_at(step) if self.swept else 0.0
 
         def opacity(points: Tensor) -> Tensor:
-            # The shortest step on every level: a longer one would call empty space far away occupied for ever.
+            # The shortest step on every level. With a longer one, distant empty space would stay occupied for ever.
             return torch.cat([-torch.expm1(-density(part) * self.config.step) for part in points.split(1 << 16)])
 
         update_values(self.values, visits, opacity, decay, skip_nan=False)
@@ -167,7 +174,10 @@ class OccupancySampler:
         self.changed()
 
     def _some_cells(self, level: int, seed: int, draw: int) -> Tensor:
-        """Half spread over all cells, half over the occupied ones: every k-th of them, starting at a random offset."""
+        """Cells for a partial update: half from all cells, half from the occupied ones.
+
+        Each half takes every k-th cell, starting at a random offset.
+        """
         n, half = self.values.shape[1], max(1, min(self.config.cells, self.values.shape[1]) // 2)
         device = self.values.device
         start = words(seed, draw, Stream.OCCUPANCY_CELL, 2, device)
@@ -179,11 +189,11 @@ class OccupancySampler:
         return torch.cat((anywhere, occupied))
 
     def _above_limit(self, values: Tensor) -> Tensor:
-        """[..., res^3] bool: the mean is that of each level, over all of its cells."""
+        """[..., res^3] bool: whether each cell is occupied. The mean is over all cells of a level."""
         return above_limit(values, self.config.threshold)
 
     def _visit(self, level: int, every: bool, seed: int, draw: int) -> Visit:
-        """A random point of every cell of a level, or of some."""
+        """A random point in every cell of a level, or in some cells."""
         res, device = self.config.resolution, self.values.device
         cells = torch.arange(res**3, device=device) if every else self._some_cells(level, seed, draw)
         offset = uniform(seed, draw, Stream.OCCUPANCY_OFFSET, (len(cells), 3), device)

@@ -1,4 +1,4 @@
-"""One training step: what changes (`TrainState`), how it changes (`train_step`), and from what (`TrainData`)."""
+"""One training step: `train_step` advances a `TrainState`, with rays and pixels from `TrainData`."""
 
 from .config import TrainConfig as TrainConfig
 from .data import TrainData as TrainData

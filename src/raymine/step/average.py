@@ -1,7 +1,7 @@
-"""The field that is evaluated and rendered: an average of the trained one over its latest steps.
+"""The field that is evaluated and rendered: a moving average of the trained field over its latest steps.
 
-While the learning rate is high, parameters scatter around what they have learnt, the more so the fewer samples a step
-trains on. Their average does not. So training can keep a high rate to its end and still be evaluated at any time.
+While the learning rate is high, the parameters fluctuate, and the more so the fewer samples a step trains on. Their
+average fluctuates less. So training can keep a high learning rate to the end and can be evaluated at any time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from raymine.contracts import Field
 from raymine.step.parts import ModulePart
 
-EVERY = 16
-"""Steps between two updates: averaging every step would move as many bytes as training does."""
+STEPS_PER_UPDATE = 16
+"""Steps between two updates: averaging after every step would move as many bytes as training does."""
 
 
 class Average:
-    """An exponential average over about the last `share` of all steps so far. Buffers are copied, not averaged."""
+    """An exponential moving average over about the last `share` of all steps so far. Buffers are copied."""
 
     def __init__(self, field: nn.Module, share: float) -> None:
         self.share = share
         self._module = copy.deepcopy(field).requires_grad_(False)
-        # Buffers that are not saved are constants.
+        # Only persistent buffers change; the others are constants.
         self._buffers = [name for name, _ in field.named_buffers() if name in field.state_dict()]
 
     @property
@@ -33,15 +33,15 @@ class Average:
         return cast("Field", self._module)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What to save, by the names of the field's parameters and buffers."""
+        """The tensors to save, by the names of the field's parameters and buffers."""
         return ModulePart(self._module).tensors()
 
     @torch.no_grad()
     def follow(self, field: nn.Module, step: int) -> None:
-        """Include the field as it is after `step` steps."""
-        if step % EVERY:
+        """Add the field as it is after `step` steps to the average."""
+        if step % STEPS_PER_UPDATE:
             return
-        rate = min(1.0, EVERY / max(1.0, self.share * step))
+        rate = min(1.0, STEPS_PER_UPDATE / max(1.0, self.share * step))
         for own, new in zip(self._module.parameters(), field.parameters(), strict=True):
             own.lerp_(new, rate)
         for name in self._buffers:

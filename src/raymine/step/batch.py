@@ -1,4 +1,4 @@
-"""The rays of a step and what they should show."""
+"""The rays of a training step and their target colours."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from raymine.step.state import TrainState
 
 
 class RayBatch(NamedTuple):
-    """The rays [R] of a step, what they should show, and the pixels [R] (on the CPU) that they go through.
+    """The rays [R] of a step, their targets, and the pixels [R] (on the CPU) that they go through.
 
-    pixels: None where the draw does not tell them; a pixel sampler that learns from errors needs them.
+    pixels: None if the batch was drawn on the device; a pixel sampler that learns from errors needs them.
     """
 
     pixels: Pixels | None
@@ -26,11 +26,11 @@ class RayBatch(NamedTuple):
 
 
 DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
-"""Draws the batch of the present step."""
+"""Draws the batch of the current step."""
 
 
 def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
-    """The batch of the present step. A weight is that of the mask times that of the draw, where it has one."""
+    """Draw the batch of the current step. A ray's weight is its mask weight times its importance weight, if any."""
     pixels, importance = state.pixels.draw(state.rays, state.seed, state.step)
     rgba, weight = data.images.gather(*pixels)
     if importance is not None:
@@ -46,7 +46,7 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
 
 
 def next_ray_count(state: TrainState, rays: int, marched: int) -> int:
-    """The ray count that would have marched the wanted number of samples; it at most doubles from step to step."""
+    """The ray count with which this step would have placed the wanted number of samples; at most twice the last."""
     batch = state.config.batch
     wanted = rays * batch.samples // max(1, marched)
     return max(batch.min_rays, min(batch.max_rays, 2 * rays, wanted))

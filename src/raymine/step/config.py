@@ -1,4 +1,4 @@
-"""Everything that defines the training of a model, as one frozen value."""
+"""The configuration of a model and its training, as one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EngineWish = Literal["auto", "captured", "plain"]
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How large a step is: the ray count adapts, in min_rays .. max_rays, so that about `samples` are marched."""
+    """The size of a step: the ray count adapts, in min_rays .. max_rays, so that about `samples` samples are placed."""
 
     samples: int = 1 << 18
     min_rays: int = 16
@@ -38,22 +38,23 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A model and its training, composed once by a recipe; each part is checked by the class that it configures.
+    """A model and its training. A recipe builds it; each nested config checks its own values.
 
-    field, sampler: what is trained, and where along rays it is evaluated; any frozen dataclass with a `build`.
-    loss: the terms that are added up (`contracts.Term`).
-    background: what lies behind transparent pixels in training: a random colour per ray, so that the field cannot paint
-        the background into the scene, or the colour of the scene.
-    engine: `auto` takes the fused kernels where they can train this model, else plain torch in a CUDA graph where
-        shapes are fixed; `captured` takes no fused kernels, `plain` no graph either.
-    deterministic: runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); those on a CPU always do.
-    amp: the type that the networks multiply in; parameters, moments, the encoding and rendering are always float32.
+    field: config of the field that is trained; any frozen dataclass with a `build` (`contracts.FieldConfig`).
+    sampler: config of the sampler, which places samples along rays (`contracts.SamplerConfig`).
+    loss: the terms whose sum is minimised (`contracts.Term`).
+    background: the colour behind transparent pixels in training. `random`: a random colour per ray, so that the field
+        cannot model the background as part of the scene. `scene`: the background colour of the scene.
+    engine: `auto` uses the fused kernels if they support this model, else plain torch in a CUDA graph where shapes are
+        fixed. `captured` never uses fused kernels; `plain` uses no graph either.
+    deterministic: make runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); runs on a CPU always do.
+    amp: the dtype of the networks' matrix products. Parameters, moments, the encoding and rendering are always float32.
         `auto`: float16 in the fused step, float32 in the plain one.
-    checkpoint_samples: the field is evaluated in pieces of at most this many samples, and the backward pass recomputes
-        their activations instead of storing them; 0: all samples at once, and activations are stored.
-    max_useful_steps: a run limited by time ends after this many steps, since further steps overfit the training views;
-        0: no such limit is known.
-    default_steps: how long a run is that has no limit of its own.
+    recompute_samples: evaluate the field in pieces of at most this many samples, and recompute their activations in the
+        backward pass instead of storing them. 0: evaluate all samples at once and store activations.
+    max_useful_steps: a time-limited run ends after this many steps, because further steps overfit the training views.
+        0: no such limit.
+    default_steps: the length of a run for which the user gives no limit.
     """
 
     field: FieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -67,7 +68,7 @@ class TrainConfig:
     engine: EngineWish = "auto"
     deterministic: bool = False
     amp: Amp = "auto"
-    checkpoint_samples: int = 0
+    recompute_samples: int = 0
     max_useful_steps: int = 0
     default_steps: int = 20_000
 
@@ -81,9 +82,9 @@ class TrainConfig:
                 raise ConfigError(f"`{name}` must be one of {', '.join(known)}; got {value!r}.")
         if not any(term.reads != "parameters" for term in self.loss):
             raise ConfigError("`loss` must have at least one term that reads rays, samples or rounds.")
-        if self.checkpoint_samples < 0:
+        if self.recompute_samples < 0:
             raise ConfigError(
-                f"`checkpoint_samples` must be 0 (off) or a number of samples, got {self.checkpoint_samples}."
+                f"`recompute_samples` must be 0 (off) or a number of samples, got {self.recompute_samples}."
             )
         if self.max_useful_steps < 0:
             raise ConfigError(

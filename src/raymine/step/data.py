@@ -1,4 +1,4 @@
-"""What a step trains from: cameras, pixels and where the scene lies."""
+"""The data of a training step: cameras, pixels and the bounds of the scene."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from raymine.rays import CameraRig
 
 @dataclass(frozen=True)
 class TrainData:
-    """`rig` and `images` are aligned: image i of one belongs to camera i of the other.
+    """Camera i of `rig` took image i of `images`.
 
-    `background` is the colour behind RGBA images, used where it is not drawn at random; None for opaque images.
+    `background` is the colour in 0..1 behind RGBA images, used where it is not drawn at random; None for opaque images.
     """
 
     rig: CameraRig
@@ -31,5 +31,5 @@ class TrainData:
 
     @cached_property
     def times(self) -> Tensor | None:
-        """[I] float32 on the device of the rig: the time of each image; None for a static scene."""
+        """[I] float32 in 0..1, on the device of the rig: the time of each image; None for a static scene."""
         return self.rig.times

@@ -1,14 +1,15 @@
-"""The gradient of a step: first pass over all samples, choice, second pass over the chosen ones.
+"""The backward pass of a step, for each mining policy.
 
-`none` and `prune` need no choice: the first trains on all samples, the other on those that a ray still sees. For `hard`
+`none` trains on all samples and `prune` on the visible ones, in one pass. `hard` takes two passes:
 
-1. the first pass evaluates the field without a graph;
-2. the objective is differentiated in the pre-activations of every sample (and in what it holds itself: the networks of
-   earlier rounds, an exposure), by autograd or, where the loss allows it, in closed form (`judge`);
-3. the miner chooses samples by the size of that gradient;
-4. the second pass evaluates the chosen samples with a graph and sends their gradients into the parameters.
+1. The first pass evaluates the field at all samples without a graph.
+2. The gradient of the loss with respect to each sample's pre-activations is computed: in closed form where the loss
+   allows it (`judge`), else by autograd. Autograd also reaches parameters that the loss itself depends on, such as the
+   networks of earlier rounds or an exposure.
+3. The miner chooses samples by the norm of that gradient.
+4. The second pass evaluates the chosen samples with a graph and propagates their gradients to the parameters.
 
-Terms over parameters alone have no samples to choose from and are differentiated directly.
+Loss terms over parameters alone involve no samples and are differentiated directly.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from raymine.contracts import (
 from raymine.kernels.judge.op import judge
 from raymine.mining import output_gradients
 from raymine.mining.draw import norms
-from raymine.render import first_look, query_points, take, visible_samples
+from raymine.render import first_pass, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
 from raymine.step.objective import Objective, closed_form, parameter_terms, sum_of
-from raymine.step.precision import Ways
+from raymine.step.precision import StepFields
 from raymine.step.state import TrainState
 
 
-class Gradients(NamedTuple):
-    """What the backward pass of a step found: the loss, how many samples were trained on, numbers [] of the miner."""
+class BackwardResult(NamedTuple):
+    """The result of a step's backward pass: the loss, the number of trained samples, the miner's numbers []."""
 
     loss: LossReport
     trained: int
@@ -49,58 +50,63 @@ class Gradients(NamedTuple):
 
 
 class OutputGradients(NamedTuple):
-    """gradient [B, 4] of the loss in the pre-activations (colour, density), its norm [B], 0 where that is not finite,
-    and the loss."""
+    """The gradient of the loss with respect to each sample's pre-activations, and the loss.
+
+    gradient [B, 4]: colour, then density. size [B]: its norm, 0 where that is not finite.
+    """
 
     gradient: Tensor
     size: Tensor
     loss: LossReport
 
 
-def backward(state: TrainState, batch: RayBatch, rounds: Rounds, ways: Ways) -> Gradients:
-    """The loss of a batch and its gradient in the parameters, through the samples that the policy trains on."""
+def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
+    """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says."""
     objective = Objective(state, batch.rays, batch.wanted, rounds.earlier)
     if state.miner is None:
-        found = _unmined(state, objective, rounds.samples, ways)
+        found = _unmined(state, objective, rounds.samples, fields)
     else:
-        found = _mined(state, objective, rounds.samples, ways)
+        found = _mined(state, objective, rounds.samples, fields)
     terms = parameter_terms(state)
     if terms:
         value = sum_of(terms, ParameterView(state.optimiser.parameters, state.step))
-        (value if ways.scale == 1 else value * ways.scale).backward()
+        (value if fields.loss_scale == 1 else value * fields.loss_scale).backward()
         found = found._replace(loss=replace(found.loss, total=found.loss.total + value.detach()))
-    unscale(state, ways.scale)
+    unscale(state, fields.loss_scale)
     return found
 
 
-def _unmined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> Gradients:
+def _unmined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     if mining.policy == "prune":
-        samples, query = visible_samples(ways.look, objective.rays, samples, mining.stop, mining.faint)
+        samples, query = visible_samples(fields.inference, objective.rays, samples, mining.stop, mining.faint)
     else:
         query = query_points(objective.rays, samples)
-    loss = objective(ways.learn.forward(query), samples)
-    (loss.total if ways.scale == 1 else loss.total * ways.scale).backward()
-    return Gradients(loss, len(samples), {})
+    loss = objective(fields.training.forward(query), samples)
+    (loss.total if fields.loss_scale == 1 else loss.total * fields.loss_scale).backward()
+    return BackwardResult(loss, len(samples), {})
 
 
-def _mined(state: TrainState, objective: Objective, samples: Samples, ways: Ways) -> Gradients:
+def _mined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
-    first, kept = first_look(ways.look, objective.rays, samples, mining.stop, mining.faint, keep=True)
-    found = gradients_of_outputs(state, objective, first, samples, ways.scale)
+    first, kept = first_pass(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
+    found = objective_gradients(state, objective, first, samples, fields.loss_scale)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
         query = query_points(objective.rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
-        train_chosen(ways.learn, query, found.gradient, chosen, ways.scale)
-    return Gradients(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
+        train_chosen(fields.training, query, found.gradient, chosen, fields.loss_scale)
+    return BackwardResult(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
 
 
-def gradients_of_outputs(
+def objective_gradients(
     state: TrainState, objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0
 ) -> OutputGradients:
-    """Gradient of the objective in every pre-activation: in closed form where there is one, by autograd elsewhere."""
+    """Gradient of the objective with respect to every pre-activation, in closed form if there is one, else by autograd.
+
+    scale: the loss scale of gradients that autograd adds to parameters; the returned gradient is not scaled.
+    """
     colour = closed_form(state)
     if colour is None:
         return by_autograd(objective, output, samples, scale)
@@ -111,7 +117,7 @@ def gradients_of_outputs(
 
 
 def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0) -> OutputGradients:
-    """The general form, for any loss terms and activations."""
+    """The same by autograd, for any loss terms and activations."""
 
     def loss_of(colour: Tensor, density: Tensor) -> tuple[Tensor, LossReport]:
         report = objective(FieldOutput(colour, density), samples)
@@ -123,7 +129,7 @@ def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, sca
 
 
 def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection, scale: float = 1.0) -> None:
-    """Send the gradients [B, 4] of the chosen samples, weighted and scaled, back into the parameters."""
+    """Propagate the output gradients [B, 4] of the chosen samples, weighted and scaled, to the parameters."""
     weight = chosen.weight if scale == 1 else chosen.weight * scale
     part = gradient[chosen.index] * weight[:, None]
     colour, density = part[:, :3].contiguous(), part[:, 3].contiguous()
@@ -135,7 +141,7 @@ def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Sele
 
 
 def unscale(state: TrainState, scale: float) -> None:
-    """Take a loss scale out of the gradients, which are float32 by now."""
+    """Divide the parameter gradients, which are float32, by the loss scale."""
     if scale == 1:
         return
     for parameter in state.optimiser.parameters.values():

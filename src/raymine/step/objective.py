@@ -1,4 +1,4 @@
-"""What a step minimises: the sum of the loss terms over the rays of a batch."""
+"""The objective of a step: the sum of the loss terms over the rays of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raymine.step.state import TrainState
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of one batch as a function of the field's outputs. `rounds` are the earlier ones of the sampler."""
+    """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler."""
 
     state: TrainState
     rays: Rays
@@ -36,7 +36,7 @@ class Objective:
     rounds: tuple[Round, ...] = ()
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
-        """Render the outputs [B] of the samples and add up every term but those over parameters alone."""
+        """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
         view = self.view(output, samples)
         total = sum_of([term for term in self.state.config.loss if term.reads != "parameters"], view)
         colour = view.rendered.colour
@@ -51,7 +51,7 @@ class Objective:
 
 
 def closed_form(state: TrainState) -> ColourLoss | None:
-    """The loss whose gradient `judge` has in closed form, where it is all that is minimised; else None."""
+    """The colour loss, if it is the only term and `judge` has its gradient in closed form; else None."""
     loss = state.config.loss
     if len(loss) == 1 and isinstance(loss[0], ColourLoss) and activations_of(state.field) == NGP:
         return loss[0]
@@ -59,11 +59,11 @@ def closed_form(state: TrainState) -> ColourLoss | None:
 
 
 def parameter_terms(state: TrainState) -> list[Term]:
-    """The terms over parameters alone."""
+    """The loss terms that read parameters alone."""
     return [term for term in state.config.loss if term.reads == "parameters"]
 
 
 def sum_of(terms: list[Term], view: ParameterView) -> Tensor:
-    """[]: the terms added up. A `LossView` for terms that read more than parameters."""
+    """The sum [] of the terms. `view` must be a `LossView` for terms that read more than parameters."""
     values = [term(cast("LossView", view)) for term in terms]
     return values[0] if len(values) == 1 else torch.stack(values).sum()

@@ -1,4 +1,4 @@
-"""AdamW over groups of parameters, its schedule, and the gate that keeps non-finite gradients out."""
+"""AdamW over parameter groups, its learning-rate schedule, and the gate against non-finite gradients."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from raymine.kernels.adam.op import Rates, update, update_rows
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    """AdamW. The rate warms up linearly, then falls exponentially to `final` times itself at the horizon.
+    """AdamW. The learning rate warms up linearly over `warmup` steps and decays exponentially to `final` * lr.
 
-    Rate and decay are those of a group (`contracts.Group`) whose own factors are 1.
+    It reaches `final` * lr at the horizon, the number of steps that the run is planned for. Each parameter group
+    (`contracts.Group`) has factors on `lr` and `decay`.
 
-    decay: a step subtracts rate times this share from the weights.
-    table_beta1: beta1 of sparse groups, such as hash tables. An entry is touched too rarely for its momentum to mean
-    much, and 0 saves a third of the memory traffic of an update.
-    average: what is evaluated and rendered is the average of the parameters over this share of the steps so far; 0: the
-    parameters themselves.
+    decay: weight decay; a step subtracts learning rate times `decay` times the weights.
+    table_beta1: beta1 of sparse groups, such as hash tables. An entry gets gradients too rarely for its momentum to be
+        useful, and 0 saves a third of the memory traffic of an update.
+    average: evaluate and render a moving average of the parameters over this share of the steps so far. 0: evaluate the
+        parameters themselves.
     """
 
     lr: float = 1e-2
@@ -53,7 +54,7 @@ class OptimiserConfig:
             raise ConfigError(f"the optimiser needs 0 <= average < 1, got {self.average}.")
 
     def rate_at(self, step: int, horizon: int) -> float:
-        """Learning rate of step `step` (from 0) of a run laid out for `horizon` steps."""
+        """Learning rate of step `step` (from 0) of a run that is planned for `horizon` steps."""
         warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return self.lr * warm * self.final ** min(1.0, step / max(1, horizon))
 
@@ -70,7 +71,7 @@ class Block:
 
 
 class Optimiser:
-    """Moments of the parameters of every part, by `part.name`. `updates` counts the steps that were applied."""
+    """The Adam moments of all parameters, by `part.name`. `updates` counts the steps that changed parameters."""
 
     def __init__(self, config: OptimiserConfig, parts: Mapping[str, Part]) -> None:
         self.config = config
@@ -100,7 +101,7 @@ class Optimiser:
         return []
 
     def tensors(self) -> dict[str, Tensor]:
-        """The moments, to save."""
+        """The moments, which are saved."""
         first = {f"first.{name}": value for name, value in self.first.items()}
         return first | {f"second.{name}": value for name, value in self.second.items()}
 
@@ -156,7 +157,7 @@ class Optimiser:
             block.grad = _joined(whole) if len(whole) == len(grads) else None
 
     def gate(self, loss: Tensor) -> Tensor:
-        """[] bool: whether the loss [] and every gradient are finite, from one sum. Nothing waits for it."""
+        """[] bool: whether the loss [] and all gradients are finite, from one sum. Does not wait for the device."""
         self._join_gradients()
         joined = {name for block in self._blocks if block.grad is not None for name in block.names}
         grads = [p.grad for name, p in self.parameters.items() if p.grad is not None and name not in joined]
@@ -165,14 +166,18 @@ class Optimiser:
         return torch.isfinite(sum(sums, loss.detach()))
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Set all gradients to None."""
         for parameter in self.parameters.values():
             parameter.grad = None
         for block in self._blocks:
             block.grad = None
 
     def step(self, rate: float, gate: Tensor) -> None:
-        """Apply the gradients where the gate is open, and forget them. Whoever reads the gate counts the update."""
+        """Update the parameters if `gate` [] is true, and clear the gradients.
+
+        This does not count the update in `updates`, since reading the gate would wait for the device. The caller counts
+        it when it reads the gate.
+        """
         done = set()
         for block in self._blocks:
             if block.grad is not None:

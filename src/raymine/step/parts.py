@@ -1,4 +1,4 @@
-"""The parts of a training state: how a module, or anything else with tensors, is saved, restored and optimised."""
+"""Adapters that make modules and other objects parts of a training state (`contracts.Part`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raymine.contracts import Group, Part, Scalars
 
 
 class ModulePart:
-    """A module as a `contracts.Part`: parameters and persistent buffers are saved under their names in the module.
+    """A module as a `contracts.Part`: its parameters and persistent buffers are saved under their own names.
 
-    What the module itself says comes first: its own `groups`, `scalars` and `restored`, where it has them.
+    If the module defines `groups`, `scalars` or `restored`, these are used.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -40,7 +40,7 @@ class ModulePart:
 
 
 class TensorsPart:
-    """Something that names its tensors and has nothing to optimise or rebuild: the miner, the pixel sampler."""
+    """An object with a method `tensors` and nothing to optimise, such as the miner, as a `contracts.Part`."""
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
@@ -60,7 +60,7 @@ class TensorsPart:
 
 
 def part_of(thing: object) -> Part:
-    """`thing` as a part: itself where it is one, a module by its parameters and buffers, else its `tensors`, if any."""
+    """`thing` as a part: a module by its parameters and buffers, a part itself, or any object by its `tensors`."""
     if isinstance(thing, nn.Module):
         return ModulePart(thing)
     if all(hasattr(thing, name) for name in ("groups", "tensors", "scalars", "restored")):
@@ -69,5 +69,5 @@ def part_of(thing: object) -> Part:
 
 
 def device_of(part: Part) -> torch.device | None:
-    """Where the tensors of a part are; None where it has none."""
+    """The device of a part's tensors; None if it has none."""
     return next((value.device for value in part.tensors().values()), None)

@@ -1,4 +1,4 @@
-"""Mixed precision and recomputed activations: how the plain step evaluates any field under either."""
+"""Mixed precision and recomputed activations for any field, in the plain step."""
 
 from __future__ import annotations
 
@@ -26,56 +26,60 @@ from raymine.contracts import (
 from raymine.kernels.activations import Activations
 from raymine.step.config import Amp, TrainConfig
 
-SCALE = 1024.0
-"""The loss scale of float16; bfloat16 has the range of float32 and needs none.
+FP16_LOSS_SCALE = 1024.0
+"""The loss scale for float16. bfloat16 has the range of float32 and needs none.
 
-The loss is a mean over rays, so that a sample's share of its gradient is tiny. With 32,768 rays of the built-in scene
-the table's gradient is off by 37 % without a scale, 0.9 % at 128, 0.45 % here and 0.43 % at 8192, while layers, which
-sum over samples, may have gradients up to 64 before they overflow; they had 8e-4. So a constant will do: a step that
-overflows all the same changes nothing and is counted, and the loop rolls back where many do. A power of two is undone
-exactly.
+The loss is a mean over rays, so the gradient of one sample is tiny. With 32,768 rays of the built-in scene the error of
+the table's gradient is 37 % without a scale, 0.9 % at 128, 0.45 % here and 0.43 % at 8192. Gradients of layers, which
+are sums over samples, overflow above 64 with this scale; they were 8e-4. So a constant scale is enough. A step that
+overflows nevertheless changes no parameter and is counted, and the loop rolls back after several in a row. Division by
+a power of two is exact.
 """
 
 
 def product_type(amp: Amp) -> torch.dtype:
-    """What the networks multiply in, in the plain step."""
+    """The dtype of the networks' matrix products in the plain step."""
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(amp, torch.float32)
 
 
-class Ways(NamedTuple):
-    """look: the field in passes without a graph; learn: in the one that is trained; scale: of the loss there."""
+class StepFields(NamedTuple):
+    """The field as a step uses it. inference: in passes without a graph. training: in the pass that is differentiated.
 
-    look: Field
-    learn: Field
-    scale: float
+    loss_scale: multiplies the loss of that pass.
+    """
+
+    inference: Field
+    training: Field
+    loss_scale: float
 
 
-def ways_to_ask(config: TrainConfig, field: Field) -> Ways:
-    """How a step evaluates its field.
+def fields_for_step(config: TrainConfig, field: Field) -> StepFields:
+    """The fields with which a step evaluates its samples.
 
-    A field's own kernels (`SeesAlongRays`, `PullsBack`) compute in float32: under another type both passes go through
-    torch. A pass without a graph needs no pieces where such kernels follow rays, since they keep next to nothing; plain
+    A field's own kernels (`SeesAlongRays`, `PullsBack`) compute in float32. With another dtype both passes use torch.
+    With such kernels the inference pass is not split into pieces, because they store almost nothing per sample; plain
     torch would evaluate all samples at once.
     """
     dtype = product_type(config.amp)
-    if dtype is torch.float32 and not config.checkpoint_samples:
-        return Ways(field, field, 1.0)
-    learn = TorchField(field, dtype, config.checkpoint_samples)
-    return Ways(field if learn.kernels else learn, learn, SCALE if dtype is torch.float16 else 1.0)
+    if dtype is torch.float32 and not config.recompute_samples:
+        return StepFields(field, field, 1.0)
+    training = TorchField(field, dtype, config.recompute_samples)
+    scale = FP16_LOSS_SCALE if dtype is torch.float16 else 1.0
+    return StepFields(field if training.kernels else training, training, scale)
 
 
-def visiting(config: TrainConfig, field: Field) -> Field:
-    """The field that updates the occupancy grid: always float32, since no gate keeps what overflows out of the grid."""
-    return TorchField(field, torch.float32, config.checkpoint_samples) if config.checkpoint_samples else field
+def field_for_occupancy(config: TrainConfig, field: Field) -> Field:
+    """The field for updates of the occupancy grid: always float32, because an overflow would get into the grid."""
+    return TorchField(field, torch.float32, config.recompute_samples) if config.recompute_samples else field
 
 
 class TorchField:
-    """Any field through plain torch (`contracts.Field`, `KeepsFeatures`, `PullsBack`), in another type or in pieces.
+    """Any field, evaluated by torch in another dtype or in pieces (`contracts.Field`, `KeepsFeatures`, `PullsBack`).
 
     dtype: of matrix products, by `torch.autocast`; every output is float32.
-    piece: the most samples [n] evaluated at once, with activations recomputed in the backward pass; 0: all of them, and
-    activations are stored.
-    kernels: whether the field's own kernels compute in that type; then `pull_back` leaves the work to them.
+    piece: the most samples evaluated at once, with activations recomputed in the backward pass. 0: evaluate all samples
+        at once and store activations.
+    kernels: whether the field has kernels of its own for this dtype; `pull_back` then uses them.
     """
 
     def __init__(self, field: Field, dtype: torch.dtype, piece: int) -> None:
@@ -98,7 +102,7 @@ class TorchField:
 
     @torch.no_grad()
     def density_and_features(self, positions: Tensor, time: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `density`, with what the field keeps for `forward`: [n, 0] where it keeps nothing."""
+        """As `density`, and the features that the field keeps for `forward`; [n, 0] if it keeps none."""
         if not isinstance(self.field, KeepsFeatures):
             return self.density(positions, time), positions.new_empty(len(positions), 0)
         found = []
@@ -116,9 +120,10 @@ class TorchField:
         return FieldOutput(torch.cat([colour for colour, _ in parts]), torch.cat([density for _, density in parts]))
 
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """Add gradients of the pre-activations, colour [n, 3] and density [n], into the parameters.
+        """Add to `.grad` of the parameters, given gradients of the pre-activations: colour [n, 3], density [n].
 
-        They are known, so each piece goes forward and backward before the next: nothing is computed twice.
+        These gradients are known in advance, so each piece goes forward and backward before the next one, and nothing
+        is recomputed.
         """
         for rows in self._pieces(len(colour)):
             part = _rows(query, rows)
@@ -130,15 +135,15 @@ class TorchField:
             torch.autograd.backward(outputs, (colour[rows], density[rows]))
 
     def _pieces(self, n: int) -> Iterator[slice]:
-        """Consecutive ranges of at most `piece`; an empty one where there is nothing, so that it has a graph too."""
+        """Consecutive ranges of at most `piece` samples. Without samples, one empty range, so that there is a graph."""
         size = self.piece or max(1, n)
         return (slice(start, min(start + size, n)) for start in range(0, max(1, n), size))
 
     def _piece(self, query: FieldInput, rows: slice) -> tuple[Tensor, Tensor]:
         if not torch.is_grad_enabled():
             return self._outputs(*_rows(query, rows))
-        # On CUDA the second time is on a thread of autograd's, which knows of a forced backend by this context only.
-        # Nothing in a field is drawn, so there is no generator to set back.
+        # On CUDA the recomputation runs on a thread of autograd. Only this context carries a forced backend there.
+        # A field draws no random numbers, so no generator state needs to be restored.
         again = copy_context().run, self._outputs
         return recomputed(*again, *_rows(query, rows), use_reentrant=False, preserve_rng_state=False)
 
@@ -162,7 +167,7 @@ def _rows(query: FieldInput, rows: slice) -> tuple[Tensor, Tensor, Tensor | None
 
 
 def amp_problem(amp: Amp, device: torch.device) -> str:
-    """Why `device` cannot train in the asked type, or an empty string. To be asked before training starts."""
+    """Why `device` cannot train with this `amp`, or an empty string. Call it before training starts."""
     dtype = product_type(amp)
     if dtype is torch.float32:
         return ""
@@ -185,15 +190,15 @@ for n in (1, 1000):
     out.float().sum().backward()
     assert all(weight.grad.isfinite().all() for weight in weights)
 """
-"""What a step does with a layer, in sizes that take either way through torch's libraries."""
+"""Layers as in a training step, at two sizes, because torch's libraries choose their code by size."""
 
 
 @cache
 def trial_problem(dtype: str) -> str:
     """Why this CPU cannot multiply in `dtype` (a name in torch), or an empty string.
 
-    Libraries choose instructions by what the processor claims, and on some virtual machines it claims too much. That
-    ends a process, not in an error but by a signal; so the trial is made in a process of its own, once.
+    Libraries choose instructions by the features that the processor reports. On some virtual machines it reports
+    features that it lacks, and then a signal kills the process. So the trial runs once, in a process of its own.
     """
     if not sys.executable:
         return ""

@@ -1,4 +1,4 @@
-"""Everything that changes during training, in one place that can be saved, loaded and compared."""
+"""The training state: everything that changes during training, so that it can be saved, restored and compared."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from raymine.step.parts import TensorsPart, part_of
 class TrainState:
     """A model in training: named parts (field, sampler, miner, pixels, average, optimiser) and a few counters.
 
-    Randomness is a function of (seed, step), so there is no generator here. `horizon` is the number of steps that the
-    learning-rate schedule is laid out for; the loop owns it. `restored` counts calls of `restore`, for those who keep
-    copies of what is here.
+    Random numbers are a function of (seed, step), so there is no generator state. `horizon` is the number of steps that
+    the learning-rate schedule is planned for; the training loop sets it. `restore_count` counts the calls of `restore`,
+    so that an engine with copies of these tensors notices that they changed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TrainState:
             **({"miner": TensorsPart(miner)} if miner is not None else {}),
             "pixels": TensorsPart(pixels),
         }
-        self.restored = 0
+        self.restore_count = 0
         self.step = 0
         self.horizon = config.default_steps
         self.rays = config.batch.min_rays
@@ -67,20 +67,20 @@ class TrainState:
 
     @property
     def shown(self) -> Field:
-        """The field that is evaluated and rendered: the average where one is kept."""
+        """The field that is evaluated and rendered: the moving average if there is one, else the trained field."""
         return self.field if self.average is None else self.average.field
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor to save, as `part.name`. They alias the live state."""
+        """Every tensor to save, by `part.name`. They share memory with the state."""
         return {f"{part}.{name}": value for part, own in self.parts.items() for name, value in own.tensors().items()}
 
     def scalars(self) -> Scalars:
-        """Every number to save."""
+        """Every number to save, by name or `part.name`."""
         own: Scalars = {"step": self.step, "horizon": self.horizon, "rays": self.rays, "seed": self.seed}
         return own | {f"{part}.{name}": v for part, held in self.parts.items() for name, v in held.scalars().items()}
 
     def restore(self, tensors: dict[str, Tensor], scalars: Scalars) -> None:
-        """Become the saved state exactly. Nothing is changed unless everything fits."""
+        """Copy a saved state into this one. If names, shapes or dtypes differ: `CheckpointError`, and no change."""
         own = self.tensors()
         missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         if missing or extra:
@@ -102,15 +102,15 @@ class TrainState:
         self.step, self.horizon, self.rays = int(scalars["step"]), int(scalars["horizon"]), int(scalars["rays"])
         for name, part in self.parts.items():
             part.restored({key: scalars[f"{name}.{key}"] for key in part.scalars()})
-        self.restored += 1
+        self.restore_count += 1
 
     def renderer(self) -> Renderer:
-        """A renderer of what has been learnt by the time it is called."""
+        """A renderer of the evaluated field. It renders the field as it is when it renders."""
         return VolumeRenderer(self.shown, self.sampler, stop=self.config.mining.stop)
 
 
 def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: torch.device) -> TrainState:
-    """A fresh state: parameters are a function of the seed. Only here do the parts of a model take memory."""
+    """A new state, with initial parameters that are a function of the seed. This allocates the model."""
     field = config.field.build(data.bounds, seed, device)
     if not isinstance(field, nn.Module):
         raise ConfigError(
@@ -118,6 +118,6 @@ def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: tor
         )
     sampler = config.sampler.build(data.bounds, seed, device)
     hard = config.mining.policy == "hard"
-    # A run opened for looking has no images.
+    # A run that is opened to be rendered has no images.
     miner = Miner(config.mining.hard, images=max(1, len(data.rig)), device=device) if hard else None
     return TrainState(config, field, sampler, PixelSampler(config.pixels, data.images), miner, seed, device)

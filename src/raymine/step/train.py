@@ -1,4 +1,4 @@
-"""One training step, in the order of the flow: pixels, rays, samples, field, render, loss, update."""
+"""One training step: pixels, rays, samples, field, rendering, loss, backward pass, update."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from raymine.contracts import Draws, PreparesStep, StepReport
 from raymine.step.batch import DrawBatch, draw_batch, next_ray_count
 from raymine.step.data import TrainData
 from raymine.step.mined import backward
-from raymine.step.precision import visiting, ways_to_ask
+from raymine.step.precision import field_for_occupancy, fields_for_step
 from raymine.step.state import TrainState
 
 
 def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None) -> StepReport:
-    """Advance by one step. A step whose loss or gradient is not finite changes no parameter and says so.
+    """Advance the state by one step. If the loss or a gradient is not finite, no parameter changes.
 
-    draw: `draw_batch`, or what draws the same in another way.
+    draw: draws the batch; None uses `draw_batch`. Another function must draw the same rays.
     """
     config, step = state.config, state.step
     draws = Draws(state.seed, step, state.device)
     if isinstance(state.sampler, PreparesStep):
-        state.sampler.before_step(visiting(config, state.field), draws, data.times)
+        state.sampler.before_step(field_for_occupancy(config, state.field), draws, data.times)
     batch = (draw or draw_batch)(state, data)
-    ways = ways_to_ask(config, state.field)
-    rounds = state.sampler.sample(batch.rays, ways.look, draws)
-    loss, trained, extra = backward(state, batch, rounds, ways)
+    fields = fields_for_step(config, state.field)
+    rounds = state.sampler.sample(batch.rays, fields.inference, draws)
+    loss, trained, extra = backward(state, batch, rounds, fields)
     if state.pixels.learns:
         assert batch.pixels is not None
         state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
@@ -37,7 +37,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
         state.average.follow(state.module, state.step)
     marched = len(rounds.samples)
     state.rays = next_ray_count(state, len(batch.rays), marched)
-    # All that is read from the device, at once.
+    # Everything that is read back from the device, in one transfer.
     told = torch.stack([gate.float(), *(part.detach().float() for part in (loss.total, loss.mse, *extra.values()))])
     finite, total, mse, *rest = told.tolist()
     state.optimiser.updates += int(finite)

@@ -7,7 +7,7 @@ import html
 from pathlib import Path
 from typing import NamedTuple
 
-from raymine.bench.records import Document, Run
+from raymine.bench.records import BenchRun, Document
 from raymine.bench.snapshots import FOLDER
 from raymine.files import atomic_file
 
@@ -73,7 +73,7 @@ _SENTENCES = {
 }
 
 
-class Figure(NamedTuple):
+class PageFigure(NamedTuple):
     """One figure: `name` is its id on the page, `says` the sentence below it, `body` its SVG or pictures."""
 
     name: str
@@ -108,7 +108,7 @@ def render_page(folder: Path, document: Document) -> str:
     )
 
 
-def all_figures(folder: Path, document: Document) -> list[Figure]:
+def all_figures(folder: Path, document: Document) -> list[PageFigure]:
     """Every figure that the document has data for, in reading order."""
     made = [_drawn(document, name, title, says) for name, (title, says) in _SENTENCES.items()]
     made.append(_drawn(document, "distributions", "Pixel losses and sample weights", _about_distributions(document)))
@@ -120,7 +120,7 @@ def all_figures(folder: Path, document: Document) -> list[Figure]:
             "something, and the ringed samples are those that a step trains on."
         )
         svg = to_svg(lambda: plots.ray(run), "ray", "One ray, sample by sample")
-        made.append(Figure("ray", "One ray, sample by sample", says, svg))
+        made.append(PageFigure("ray", "One ray, sample by sample", says, svg))
     says = (
         "Bars: the most that one step holds at once beyond parameters and images. Dotted: what none needs for the same "
         "rays and samples."
@@ -144,11 +144,11 @@ def _about_distributions(document: Document) -> str:
     )
 
 
-def _drawn(document: Document, name: str, title: str, says: str) -> Figure:
-    return Figure(name, title, says, to_svg(lambda: getattr(plots, name)(document), name, title))
+def _drawn(document: Document, name: str, title: str, says: str) -> PageFigure:
+    return PageFigure(name, title, says, to_svg(lambda: getattr(plots, name)(document), name, title))
 
 
-def _picture_figures(folder: Path, document: Document) -> list[Figure]:
+def _picture_figures(folder: Path, document: Document) -> list[PageFigure]:
     shown = [run for run in document.runs if run.pictures and (folder / FOLDER / run.pictures["truth"]).is_file()]
     if not shown:
         return []
@@ -159,7 +159,7 @@ def _picture_figures(folder: Path, document: Document) -> list[Figure]:
         error = _picture(folder, run, "error", f"{run.policy}: error")
         pairs += f"<div>{_picture(folder, run, 'predicted', run.policy)}{error}</div>"
     return [
-        Figure(
+        PageFigure(
             "hard",
             "Hard rays over a held-out view",
             "Light yellow marks the rays with the largest gradients, over a dim grey picture: edges and fine texture "
@@ -167,7 +167,7 @@ def _picture_figures(folder: Path, document: Document) -> list[Figure]:
             f'<div class="strip">{hard}</div>',
             wide=True,
         ),
-        Figure(
+        PageFigure(
             "views",
             "What each policy shows after the same time",
             "A view that no policy was trained on, at the end of seed 0. Errors: dark is equal to the truth, light "
@@ -178,13 +178,13 @@ def _picture_figures(folder: Path, document: Document) -> list[Figure]:
     ]
 
 
-def _picture(folder: Path, run: Run, kind: str, label: str) -> str:
+def _picture(folder: Path, run: BenchRun, kind: str, label: str) -> str:
     path = folder / FOLDER / run.pictures[kind]
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<p><img alt="{_text(label)}" src="data:image/png;base64,{data}">{_text(label)}</p>'
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: PageFigure) -> str:
     wide = ' class="wide"' if figure.wide else ""
     return (
         f'<figure id="{figure.name}"{wide}>\n<h3>{_text(figure.title)}</h3>\n{figure.body}\n'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raymine.bench.derive import BINS, binned_loss, curve_of, loss_ratio, mean_curve
-from raymine.bench.records import Document, Look, Run
+from raymine.bench.records import BenchRun, Document, Look
 from raymine.mining.diagnose import Histogram
 
 from .svg import INK, colour_of, dash_of, new_figure
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CLASS_COLOURS = {"empty": "#8d99a6", "surface": "#1f9d63", "occluded": "#7d72e0"}
 
 
-def groups(document: Document) -> Iterator[tuple[str, list[Run]]]:
+def groups(document: Document) -> Iterator[tuple[str, list[BenchRun]]]:
     """Policies that have runs, in order, with their runs."""
     for policy in document.setting.policies:
         runs = [run for run in document.runs if run.policy == policy]
@@ -169,7 +169,7 @@ def _picked_shares(document: Document, axes: Axes, found: Sequence[tuple[str, li
     axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
-def ray(run: Run) -> Figure:
+def ray(run: BenchRun) -> Figure:
     """One ray's samples: weight and G along the ray, coloured by G, the chosen ones ringed."""
     figure, (upper, lower) = new_figure(2, sharex=True)
     detail = run.ray
@@ -200,7 +200,7 @@ def _count(looks: Sequence[Look], kind: str, which: str) -> int:
 
 
 def _over_time(
-    document: Document, axes: Axes, policy: str, runs: Sequence[Run], value: Callable[[Look], float]
+    document: Document, axes: Axes, policy: str, runs: Sequence[BenchRun], value: Callable[[Look], float]
 ) -> None:
     """A number of every look over training seconds; seeds look at slightly different times, so it is interpolated."""
     runs = [run for run in runs if run.looks]

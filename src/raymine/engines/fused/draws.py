@@ -28,7 +28,7 @@ class Course(NamedTuple):
     found: Tensor
 
 
-def choose(buffers: TrainBuffers, config: HardConfig, course: Course) -> None:
+def choose_samples(buffers: TrainBuffers, config: HardConfig, course: Course) -> None:
     """Fill index, weight and n_chosen of the buffers with the samples that `mining.Miner` would choose."""
     value = torch.empty(buffers.capacity, dtype=torch.float64, device=buffers.size.device)
     wanted = course.found[3:4]

@@ -18,7 +18,7 @@ import torch
 
 from raymine.contracts import StepReport
 from raymine.engines.fused.buffers import ROOM, TrainBuffers
-from raymine.engines.fused.draws import Course, choose
+from raymine.engines.fused.draws import Course, choose_samples
 from raymine.engines.fused.grid import DeviceGrid
 from raymine.engines.fused.model import colour_loss, occupancy_of
 from raymine.engines.fused.rays import DeviceRays
@@ -110,7 +110,7 @@ class GraphTrainer(ABC):
     def _counters(self) -> tuple[int, ...]:
         """What tells that the state was changed by another hand."""
         state = self.state
-        return state.restored, state.step, state.optimiser.updates, state.rays
+        return state.restore_count, state.step, state.optimiser.updates, state.rays
 
     def advance(self, steps: int) -> list[StepReport]:
         """Train `steps` steps (at most RING); their reports. One wait for the device, at the end."""
@@ -228,7 +228,7 @@ class GraphTrainer(ABC):
     def select(self) -> None:
         b, mining = self.buffers, self.state.config.mining
         if mining.policy == "hard" and mining.hard.draw != "poisson":
-            choose(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
+            choose_samples(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
             return
         blocks = b.capacity // _BLOCK
         for write in (False, True):

@@ -46,6 +46,6 @@ def _training_problem(config: TrainConfig) -> str:
         return f"the fused step draws pixels evenly or by edges, not by {config.pixels.policy}"
     if config.amp not in ("auto", "fp16"):
         return f"the fused step computes in float16, and amp is {config.amp}"
-    if config.checkpoint_samples:
+    if config.recompute_samples:
         return "the fused step stores no activations, so there is nothing to recompute"
     return ""

@@ -74,7 +74,7 @@ class Occupancy:
         return low + side * first, low + side * (last + 1)
 
 
-def pack(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:
+def pack_bits(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:
     """occupied [G, res, res, res] bool -> Occupancy with the inner box low .. high. `res` must be a multiple of 8."""
     levels, res = occupied.shape[0], occupied.shape[1]
     if occupied.shape != (levels, res, res, res) or res % BLOCK:

@@ -9,7 +9,7 @@ from raymine.errors import ConfigError
 from raymine.kernels import dispatch
 from raymine.kernels.march import reference
 from raymine.kernels.march.occupancy import Occupancy as Occupancy
-from raymine.kernels.march.occupancy import pack as pack
+from raymine.kernels.march.occupancy import pack_bits as pack_bits
 from raymine.kernels.march.reference import cell_of as cell_of
 from raymine.kernels.march.spacing import Spacing as Spacing
 from raymine.kernels.packed import Samples

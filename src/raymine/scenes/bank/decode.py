@@ -80,7 +80,7 @@ def reason_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def probe(source: Source) -> Header:
+def read_header(source: Source) -> Header:
     """Reads the headers only. Raises one of UNREADABLE, with a message for the user, for a file that cannot be used."""
     with Image.open(source.image) as picture:
         turn = _turn_for(picture, source)

@@ -139,7 +139,7 @@ def _content(value: dict[str, Any]) -> Content:
     return Content(value["digest"], value["mask_digest"], (int(a), int(b), int(c), int(d)), int(value["crc"]))
 
 
-class Journal:
+class PackJournal:
     """The record of a pack in the making. `pack` names its file, `done` what is already in it.
 
     `plan` names the layout; a journal of another plan is of no use and is replaced.

@@ -19,8 +19,18 @@ from PIL import Image
 from raymine.errors import ResourceError, SceneError, option
 from raymine.files import remove_stale_temps
 from raymine.scenes._cache import storage_error
-from raymine.scenes.bank.decode import UNREADABLE, Header, decode, probe, reason_of
-from raymine.scenes.bank.index import INDEX, JOURNAL, Content, Index, Journal, Slot, lay_out, pack_bytes, write_index
+from raymine.scenes.bank.decode import UNREADABLE, Header, decode, read_header, reason_of
+from raymine.scenes.bank.index import (
+    INDEX,
+    JOURNAL,
+    Content,
+    Index,
+    PackJournal,
+    Slot,
+    lay_out,
+    pack_bytes,
+    write_index,
+)
 from raymine.scenes.bank.io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
 from raymine.scenes.bank.sources import Source
 
@@ -48,7 +58,7 @@ def make_pack(job: Job) -> Index:
         slots = lay_out(job.sources, [header.channels for header in headers])
         _remove_strays(job)
         try:
-            journal = Journal(job.folder, [source.name for source in job.sources], slots)
+            journal = PackJournal(job.folder, [source.name for source in job.sources], slots)
         except OSError as error:
             raise storage_error(error, job.folder, "the image bank") from error
         try:
@@ -90,7 +100,7 @@ def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[i
         if job.old is not None and i in job.known:
             return Header(job.old.slots[i].channels, PIECE)
         try:
-            return probe(job.sources[i])
+            return read_header(job.sources[i])
         except UNREADABLE as error:
             bad[i] = reason_of(error)
             return Header(3, 0)
@@ -108,7 +118,7 @@ def _check_memory(job: Job, headers: Sequence[Header]) -> None:
         )
 
 
-def _check_disk(job: Job, journal: Journal, needed: int) -> None:
+def _check_disk(job: Job, journal: PackJournal, needed: int) -> None:
     path = job.folder / journal.pack
     written = path.stat().st_blocks * 512 if path.exists() and hasattr(path.stat(), "st_blocks") else 0
     free = shutil.disk_usage(job.folder).free
@@ -126,7 +136,7 @@ def _check_disk(job: Job, journal: Journal, needed: int) -> None:
 def _fill(
     job: Job,
     pool: ThreadPoolExecutor,
-    journal: Journal,
+    journal: PackJournal,
     slots: Sequence[Slot],
     headers: Sequence[Header],
     bad: dict[int, str],
@@ -170,7 +180,7 @@ def _fill(
             os.close(old)
 
 
-def _record(journal: Journal, i: int, content: Content) -> None:
+def _record(journal: PackJournal, i: int, content: Content) -> None:
     try:
         journal.add(i, content)
     except OSError as error:

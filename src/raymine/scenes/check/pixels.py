@@ -21,7 +21,7 @@ _RESTORE = "Restore the file from its source, or remove its frame."
 
 
 @dataclass(frozen=True)
-class Decoded:
+class FileCheck:
     """What reading one file showed: a digest of its bytes, and in words its fault, or that it shows nothing."""
 
     path: Path
@@ -55,7 +55,7 @@ def check_pixels(parsed: Parsed, progress: Callable[[int, int], None] | None) ->
     return problems + _check_blanks(done, names) + _check_mask_sizes(parsed)
 
 
-def _check_blanks(done: list[Decoded], names: dict[Path, str]) -> list[Problem]:
+def _check_blanks(done: list[FileCheck], names: dict[Path, str]) -> list[Problem]:
     """A warning for each image that shows nothing; one error where none shows anything."""
     images = [item for item in done if item.path in names and item.fault is None]
     blank = [(names[item.path], item.blank) for item in images if item.blank is not None]
@@ -66,7 +66,7 @@ def _check_blanks(done: list[Decoded], names: dict[Path, str]) -> list[Problem]:
     return [Problem(name, what, _RESTORE, "warning", "blank-image") for name, what in blank]
 
 
-def _decode_all(paths: list[Path], progress: Callable[[int, int], None] | None) -> list[Decoded]:
+def _decode_all(paths: list[Path], progress: Callable[[int, int], None] | None) -> list[FileCheck]:
     done = []
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         for i, result in enumerate(pool.map(_decode, paths), start=1):
@@ -76,26 +76,26 @@ def _decode_all(paths: list[Path], progress: Callable[[int, int], None] | None) 
     return done
 
 
-def _decode(path: Path) -> Decoded:
+def _decode(path: Path) -> FileCheck:
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Decoded(path, "", f"cannot be opened: {error.strerror}.")
+        return FileCheck(path, "", f"cannot be opened: {error.strerror}.")
     digest = hashlib.sha256(data).hexdigest()
     if not data:
-        return Decoded(path, digest, "is empty (0 bytes).")
+        return FileCheck(path, digest, "is empty (0 bytes).")
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()
             blank = _blank(image)
     except Image.DecompressionBombError:
-        return Decoded(path, digest, "is larger than 179 megapixels, more than Pillow will decode.")
+        return FileCheck(path, digest, "is larger than 179 megapixels, more than Pillow will decode.")
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         # Pillow reports damaged files by several unrelated exceptions; a broken PNG chunk is a SyntaxError.
         cut = "truncated" in str(error) or "broken data stream" in str(error)
         words = "is cut short: its pixels end before the picture does." if cut else f"cannot be decoded: {error}."
-        return Decoded(path, digest, words)
-    return Decoded(path, digest, blank=blank)
+        return FileCheck(path, digest, words)
+    return FileCheck(path, digest, blank=blank)
 
 
 def _blank(image: Image.Image) -> str | None:

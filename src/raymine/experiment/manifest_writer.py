@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from raymine.errors import RaymineError, ResourceError
 from raymine.rundir import Attempt, Environment, Manifest, RunDir
-from raymine.rundir.manifest import Status, now
+from raymine.rundir.manifest import Status, utc_now
 
 from .loopstate import LoopState
 
 
-class Record:
+class ManifestWriter:
     """Keeps `manifest.json` true: who works on the run, how far it is, how it ended."""
 
     def __init__(self, run: RunDir, command: tuple[str, ...]) -> None:
@@ -22,7 +22,7 @@ class Record:
 
     def begin(self, step: int, loop: LoopState, environment: Environment) -> None:
         """This process starts to train from `step`."""
-        attempt = Attempt(self._command, os.getpid(), step, now(), environment)
+        attempt = Attempt(self._command, os.getpid(), step, utc_now(), environment)
         attempts = (*self._manifest.attempts, attempt)
         resumed = self._with_progress(step, loop)
         self._write(replace(resumed, status="running", ended=None, error=None, attempts=attempts))
@@ -60,7 +60,7 @@ class Record:
         )
 
     def _ended(self, manifest: Manifest) -> Manifest:
-        moment = now()
+        moment = utc_now()
         closed = tuple(replace(attempt, ended=moment) for attempt in manifest.attempts[-1:])
         return replace(manifest, ended=moment, attempts=manifest.attempts[:-1] + closed)
 
