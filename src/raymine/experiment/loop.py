@@ -224,7 +224,7 @@ class Loop:
         except CheckpointError as error:
             self._event("damaged-checkpoint", error.message, level="warning")
             return None
-        # One saved in the middle of a bad streak (by a signal) holds the very parameters that fail now.
+        # One saved in the middle of a bad streak, by a signal or an evaluation, holds the parameters that fail now.
         return found if LoopState.from_json(found.meta["loop"]).streak == 0 else None
 
     def _keep_snapshot(self) -> None:
