@@ -179,7 +179,9 @@ def test_page_shows_ranges_over_seeds_and_escapes_html(tmp_path: Path) -> None:
 
 def test_runs_are_ordered_by_seed_then_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
-    monkeypatch.setattr(mining._Bench, "_one", lambda self, _, policy, seed, __: made_up_run(policy, seed, [1.0] * 12))
+    monkeypatch.setattr(
+        mining._MiningBench, "_one", lambda self, _, policy, seed, __: made_up_run(policy, seed, [1.0] * 12)
+    )
     request = MiningRequest(write_scene_of_eight(tmp_path / "scene"), "none,prune", 8.0, 2, device="cpu", page=False)
     found = bench_mining(replace(request, runs_root=tmp_path / "runs"))
     order = [(run.seed, run.policy) for run in found.document.runs]
@@ -237,7 +239,7 @@ def test_ctrl_c_prints_the_resume_command(
         raise KeyboardInterrupt
 
     monkeypatch.setitem(recipes.RECIPES, "ngp", tiny)
-    monkeypatch.setattr(mining._Bench, "_one", interrupted)
+    monkeypatch.setattr(mining._MiningBench, "_one", interrupted)
     monkeypatch.chdir(tmp_path)
     assert bench(write_scene_of_eight(tmp_path / "scene")) == 130
     assert "--resume --out runs/bench-mining-scene-1" in capsys.readouterr().err

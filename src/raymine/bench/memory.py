@@ -76,7 +76,11 @@ def peak_bytes(work: Callable[[], T], device: torch.device) -> tuple[int, T]:
         return torch.cuda.max_memory_allocated(device) - before, result
     activities = [torch.profiler.ProfilerActivity.CPU]
     # Tracing comes last: the profiler imports a great deal when it starts, which tracing makes several times slower.
-    with _silent(), torch.profiler.profile(activities=activities, profile_memory=True) as profile, _traced():
+    with (
+        _silent(),
+        torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile,
+        _traced(),
+    ):
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
         result = work()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -65,7 +66,7 @@ class CapturedTrainer(GraphTrainer):
         }
         share = state.config.mining.hard.high if state.miner is not None else 1.0
         self._places = self._rounded(share * self.buffers.capacity)
-        self._capturable = True
+        self._capturable, self._tried = True, False
         self.reload()
 
     def refresh(self) -> None:
@@ -89,19 +90,36 @@ class CapturedTrainer(GraphTrainer):
         return [replace(report, trained=min(report.trained, places)) for report in reports]
 
     def _replay(self, name: str, work: Callable[[], None]) -> None:
-        """As `GraphTrainer._replay`, without a graph where the field's `forward` cannot be part of one."""
-        if not self._capturable:
-            work()
-            return
-        try:
+        """As `GraphTrainer._replay`, without a graph if the field's `forward` cannot be part of one.
+
+        The first run compiles what must be compiled; the second raises where anything waits for the device, which a
+        graph cannot; the third is captured. An attempt to capture such a field would leave CUDA's generator unusable.
+        """
+        if self._capturable and name in self._ran and name not in self._graphs and not self._tried:
+            self._tried = True
+            self._capturable = self._runs_without_waiting(work)
+        elif self._capturable:
             super()._replay(name, work)
+        else:
+            work()
+
+    def _runs_without_waiting(self, work: Callable[[], None]) -> bool:
+        """Run `work`; False if it had to wait for the device. A step that stops half-way has changed no parameter."""
+        mode = torch.cuda.get_sync_debug_mode() if self.state.device.type == "cuda" else 0
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch calls the mode a prototype
+                _set_sync_mode(self.state.device, "error")
+            work()
         except RuntimeError as error:
-            if name not in self._ran or name in self._graphs:
-                raise
-            self._capturable = False
             _log.warning("The step is not captured in a CUDA graph: %s", str(error).splitlines()[0])
+            _set_sync_mode(self.state.device, mode)
             self.state.optimiser.clear()
             work()
+            return False
+        finally:
+            _set_sync_mode(self.state.device, mode)
+        return True
 
     def update_cells(self, step: int, everything: bool) -> None:
         """The sampler's own update, outside of the graph: which cells are visited is for the host to know."""
@@ -178,6 +196,12 @@ def _launch_adam(
     )  # fmt: skip
 
 
+def _set_sync_mode(device: torch.device, mode: int | str) -> None:
+    """What torch does where an operation waits for the device: nothing (0, the default), a warning or an error."""
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 class CapturedEngine:
     """Advances a state by a captured graph of plain torch."""
 
@@ -197,6 +221,6 @@ class CapturedEngine:
         return renderer_for(self._state)
 
     def warm_up(self) -> None:
-        """A few steps, of which the second is captured, and the first update of the grid."""
-        self.trainer.advance(2)
+        """A few steps, of which the third is captured, and the first update of the grid."""
+        self.trainer.advance(3)
         self.trainer.advance(self.trainer.sampler.config.every)

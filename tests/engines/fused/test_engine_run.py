@@ -125,7 +125,8 @@ def test_too_little_shared_memory_falls_back_to_the_plain_step_with_reason(monke
     monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
     monkeypatch.setattr(trainer_module.FusedTrainer, "_find_way", find_way)
     found = choice.engine_for(trainer.state, trainer.data)
-    assert (found.name, found.reason) == ("plain", "the fused step needs 90 KB")
+    assert found.name == ("captured" if GPU else "plain")
+    assert "the fused step needs 90 KB" in found.reason
     assert len(found.advance(1)) == 1
 
 
