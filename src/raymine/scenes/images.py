@@ -69,6 +69,7 @@ class ImageFinder:
         self._folders: dict[Path, dict[str, Path]] = {}
 
     def find(self, name: str) -> Path | None:
+        """The image file for `name`, or None if there is none."""
         relative = Path(name.replace("\\", "/"))
         candidates = [self.root / relative]
         if relative.is_absolute() or ":" in name[:3]:

@@ -102,7 +102,9 @@ class Parsed:
     points: np.ndarray | None = None
 
     def error(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        """Record a problem that prevents training."""
         self.problems.append(Problem(file, what, fix, "error", kind))
 
     def warn(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        """Record a problem that does not prevent training."""
         self.problems.append(Problem(file, what, fix, "warning", kind))

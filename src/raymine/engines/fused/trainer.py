@@ -232,10 +232,12 @@ class FusedTrainer:
         self.update()
 
     def draw(self) -> None:
+        """Draw the rays of the step and their targets."""
         b = self.buffers
         self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter)
 
     def judge(self) -> None:
+        """Compute loss and output gradients of all samples, and the number of samples to train on."""
         b, config = self.buffers, self.state.config
         judge[(self._programs,)](
             b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, self._loss.threshold,
@@ -250,6 +252,7 @@ class FusedTrainer:
         )  # fmt: skip
 
     def select(self) -> None:
+        """Choose the samples to train on by the mining policy."""
         b, mining = self.buffers, self.state.config.mining
         if mining.policy == "hard" and mining.hard.draw != "poisson":
             choose(b, mining.hard, Course(self.seed, self.step, self.control, self.found))
@@ -264,6 +267,7 @@ class FusedTrainer:
             )  # fmt: skip
 
     def train(self) -> None:
+        """Compute the gradients of table and layers from the chosen samples."""
         train[(self.parts.shape[0],)](*self._train_arguments(), **self._train_constants(self._way))
 
     def _train_arguments(self) -> tuple[object, ...]:
@@ -297,6 +301,7 @@ class FusedTrainer:
         )
 
     def update(self) -> None:
+        """Apply Adam to layers and table, unless loss or gradients are not finite; write the report of the step."""
         b, state, n = self.buffers, self.state, self.model.shape.weights
         c, batch, table = state.config.optimiser, state.config.batch, self.field.table
         add_up[(triton.cdiv(n, 64),)](

@@ -22,7 +22,7 @@ _RESTORE = "Restore the file from its source, or remove its frame."
 
 @dataclass(frozen=True)
 class Decoded:
-    """Result of reading one file. digest: of its bytes. fault: why it is unreadable. blank: how it shows nothing."""
+    """Result of reading one file. digest: of its bytes. fault: why it is unreadable. blank: in what way it is blank."""
 
     path: Path
     digest: str
