@@ -29,6 +29,7 @@ class Pack(NamedTuple):
 
     @property
     def n_rays(self) -> int:
+        """R, the number of rays, including those without samples."""
         return self.first.shape[0]
 
     def ray_id(self, n_samples: int | None = None) -> Tensor:
@@ -61,6 +62,7 @@ class Samples:
 
     @property
     def n_rays(self) -> int:
+        """R, the number of rays, including those without samples."""
         return self.first.shape[0]
 
     @property

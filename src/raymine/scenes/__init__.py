@@ -1,4 +1,4 @@
-"""Scenes: from a folder of posed images, in any common format, to one normalised `Scene`."""
+"""Scenes: reads a folder of posed images, in any common format, as a normalised `Scene`."""
 
 from __future__ import annotations
 

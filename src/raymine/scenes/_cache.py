@@ -1,4 +1,4 @@
-"""Where raymine keeps what it can make again, and how two processes share it: a root folder and a lock."""
+"""The cache folder of raymine, and a lock so that several processes can share it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enoug
 
 
 def cache_root() -> Path:
-    """The folder for everything cached: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It exists and is writable."""
+    """The cache folder: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It is created, and checked to be writable."""
     chosen = os.environ.get("RAYMINE_CACHE", "").strip()
     return writable_folder(Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "raymine")
 
 
 def writable_folder(folder: Path) -> Path:
-    """`folder` as an absolute path, made if need be; ResourceError when it cannot be made or written."""
+    """`folder` as an absolute path, created if needed. ResourceError if it cannot be created or written."""
     folder = folder.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Permission bits do not tell about read-only mounts or quotas, so the test is a real file.
+        # Permission bits do not show read-only mounts or quotas, so the check writes a real file.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -36,15 +36,15 @@ def writable_folder(folder: Path) -> Path:
 
 
 def storage_error(error: OSError, folder: Path, what: str) -> ResourceError:
-    """The user's view of an OSError met while writing `what` below `folder`."""
+    """The ResourceError to show to the user for an OSError while writing `what` below `folder`."""
     return resource_error(error, f"write {what}", folder, hint=REMEDY)
 
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Holds an exclusive lock on the file `path`, as `files.file_lock` describes it.
+    """Context that holds an exclusive lock on the file `path` (see `files.file_lock`).
 
-    `on_wait` is called once if another process holds the lock for longer than a moment.
+    on_wait: called once if another process holds the lock for more than 0.25 seconds.
     """
     from filelock import Timeout
 

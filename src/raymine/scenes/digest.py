@@ -1,4 +1,4 @@
-"""A short name for what a scene says, without its pixels."""
+"""A digest of a scene without its pixels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _DECIMALS = 6
 
 
 def scene_digest(scene: Scene) -> str:
-    """sha256 hex over relative image names, poses, cameras, splits, times, masks, bounds and downscale.
+    """sha256 in hex of image and mask names, poses, cameras, splits, times, ranges, bounds, downscale and background.
 
-    Numbers are rounded to six decimals first: the last bits of a normalised pose depend on the machine's linear
-    algebra, and a run must find its scene again on another machine. The folder may move; image content is not read.
+    Names are relative to the scene folder, so the folder may move. Numbers are rounded to six decimals, because the
+    last bits of a normalised pose depend on the linear algebra library, and a run must find its scene again on another
+    machine. The content of images is not read.
     """
     cameras = [[c.width, c.height, c.model, *_rounded(c.fx, c.fy, c.cx, c.cy, *c.distortion)] for c in scene.cameras]
     frames = [
@@ -38,7 +39,7 @@ def scene_digest(scene: Scene) -> str:
 
 
 def _rounded(*values: float) -> list[float]:
-    # Adding zero turns -0.0 into 0.0, which would otherwise be written differently.
+    # Adding zero turns -0.0 into 0.0; JSON would write the two differently.
     return [round(float(v), _DECIMALS) + 0.0 for v in values]
 
 

@@ -1,8 +1,8 @@
-"""Fits the cameras that a file states to the images that are really there.
+"""Fits the cameras of a scene file to the actual images.
 
-Images may have been resized since the cameras were computed, may carry an EXIF orientation, and may be missing. The
-rules: an image that is missing is left out; a set that was resized as a whole gets its intrinsics scaled, x and y
-separately; images of different sizes under one camera are an error, because one of them must be wrong.
+Images may have been resized since the cameras were computed, may have an EXIF orientation, and may be missing. Missing
+images are left out. If all images of a camera were resized, its intrinsics are scaled, x and y separately. Images of
+different sizes under one camera are an error, because at least one of them must be wrong.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .parsed import Intrinsics, Parsed, RawFrame
 from .problems import Problem, Severity, listing
 
 _SAME_ASPECT = 0.02
-# Quarter turns clockwise that show a picture upright, for the EXIF orientations that are turns and not mirror images.
+# Clockwise quarter turns that make an image upright, for the EXIF orientations that are rotations without a mirror.
 _TURNS = {1: 0, 6: 1, 3: 2, 8: 3}
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A frame whose image exists: its camera in pixels of the image as shown, divided by the downscale."""
+    """A frame whose image exists. camera: in pixels of the upright image, divided by the downscale. pose: [3, 4]."""
 
     frame: RawFrame
     camera: Camera
@@ -37,7 +37,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class _Sized:
-    """A frame with its header; `turned` says that the stated camera belongs to the picture before it was turned."""
+    """A frame with its header. turned: whether the camera of the file describes the image before EXIF rotation."""
 
     frame: RawFrame
     header: ImageHeader
@@ -49,7 +49,7 @@ class _Sized:
 
 
 def fit_cameras(parsed: Parsed, frames: list[RawFrame], downscale: int) -> list[Fitted]:
-    """Fitted frames in order; what does not fit is left out and recorded in `parsed`."""
+    """The frames whose image exists and fits its camera, in order. Problems are recorded in `parsed`."""
     _report_missing(parsed, frames)
     groups: dict[Intrinsics, list[_Sized]] = defaultdict(list)
     for frame in frames:
@@ -99,21 +99,21 @@ def _header(parsed: Parsed, frame: RawFrame) -> ImageHeader | None:
 
 
 def _has_focal(stated: Intrinsics) -> bool:
-    """False where the reader has already reported that there is no focal length."""
+    """Whether a file states a focal length or an angle of view. If not, the reader has already reported it."""
     return any(v is not None for v in (stated.fx, stated.fy, stated.angle_x, stated.angle_y))
 
 
 def _aspect_differs(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two sizes differ in shape by more than resizing and rounding to whole pixels explain."""
+    """Whether two sizes differ in aspect ratio by more than resizing and rounding to whole pixels can cause."""
     rounding = 1 / min(*size, *other)
     return abs(math.log(size[0] / size[1] * other[1] / other[0])) > _SAME_ASPECT + rounding
 
 
 def _belongs_to_stored(parsed: Parsed, frame: RawFrame, header: ImageHeader) -> bool:
-    """Whether the stated camera describes the stored pixels although the picture is shown turned.
+    """Whether the camera of the file describes the stored pixels, although EXIF asks for a rotation.
 
-    Tools that ignore the EXIF orientation (COLMAP among them) compute poses for the stored pixels. The stated size
-    tells which was meant, unless the picture is square or upside down.
+    Tools that ignore the EXIF orientation (such as COLMAP) compute poses for the stored pixels. The image size in the
+    file shows which is meant, unless the image is square or upside down.
     """
     stated = frame.intrinsics
     if header.orientation == 1 or stated.width is None or stated.height is None:
@@ -135,7 +135,11 @@ def _belongs_to_stored(parsed: Parsed, frame: RawFrame, header: ImageHeader) -> 
 def _report_sizes(
     parsed: Parsed, stated: Intrinsics, group: list[_Sized], resized: Counter[tuple[int, int, int, int]]
 ) -> None:
-    """Mixed sizes under one camera are an error; a set resized as a whole is a decision, or a warning if squeezed."""
+    """Reports image sizes that differ from the camera.
+
+    Different sizes under one camera are an error. If all images were resized, that is noted in `resized`; if their
+    aspect ratio has changed, it is a warning.
+    """
     sizes = Counter(item.size for item in group)
     usual = sizes.most_common(1)[0][0]
     if len(sizes) > 1:
@@ -164,7 +168,7 @@ def _report_sizes(
 
 
 def _fit(item: _Sized, divide: int) -> Fitted:
-    """The camera at the size of the image, turned with it where needed, then divided."""
+    """The camera at the size of the image, rotated with it if needed, then downscaled by `divide`."""
     camera, pose = item.frame.intrinsics.camera(*item.size), item.frame.pose
     if item.turned:
         camera, pose = turn_clockwise(camera, pose, _TURNS[item.header.orientation])

@@ -1,4 +1,4 @@
-"""Image files: finding them by the names that scene files use, and reading their headers without decoding them."""
+"""Image files: finds them by the names in scene files, and reads their headers without decoding them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """Size as stored, EXIF orientation (1..8) and whether there is an alpha channel."""
+    """Size of the stored pixels, EXIF orientation (1..8), and whether there is an alpha channel."""
 
     width: int
     height: int
@@ -23,14 +23,14 @@ class ImageHeader:
 
     @property
     def shown(self) -> tuple[int, int]:
-        """Width and height once the orientation is applied, which is how raymine uses every image."""
+        """Width and height after the orientation is applied, as raymine uses every image."""
         return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
 
 
 def read_header(path: Path) -> ImageHeader:
-    """Header of one image file; raises OSError (PIL's UnidentifiedImageError included) where there is none."""
+    """The header of an image file. OSError (or its subclass UnidentifiedImageError of Pillow) if it has none."""
     with Image.open(path) as image:
-        # Asking a PNG without an early EXIF chunk for its EXIF data would decode the whole picture.
+        # `getexif` would decode the whole image of a PNG without an early EXIF chunk.
         knows = image.format != "PNG" or "exif" in image.info
         orientation = image.getexif().get(_ORIENTATION, 1) if knows else 1
         alpha = "A" in image.getbands() or "transparency" in image.info
@@ -39,9 +39,9 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def uses_alpha(path: Path) -> bool:
-    """Whether an image has transparent pixels and not merely an alpha channel (decodes it).
+    """Whether an image has transparent pixels, not only an alpha channel. It decodes the image.
 
-    False for a damaged picture: it is found, and named, when the images are packed or checked.
+    False for a damaged image; packing and checking report those.
     """
     try:
         with Image.open(path) as image:
@@ -51,17 +51,17 @@ def uses_alpha(path: Path) -> bool:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The image files of a folder, in the order of their names; empty where there is no such folder."""
+    """The image files of a folder, ordered by name; empty if the folder does not exist."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))
 
 
 class ImageFinder:
-    """Finds the file that a name in a scene file means. Folder listings are read once.
+    """Finds the image file for a name in a scene file. It lists each folder only once.
 
     Names may lack the extension, differ from the file in case or extension, use backslashes, or be absolute paths of
-    the machine that wrote them; the last are looked up by their file name in the scene folder and in its `images`.
+    another machine. Absolute paths are looked up by file name in the scene folder and in its subfolder `images`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -69,6 +69,7 @@ class ImageFinder:
         self._folders: dict[Path, dict[str, Path]] = {}
 
     def find(self, name: str) -> Path | None:
+        """The image file for `name`, or None if there is none."""
         relative = Path(name.replace("\\", "/"))
         candidates = [self.root / relative]
         if relative.is_absolute() or ":" in name[:3]:
@@ -88,7 +89,7 @@ class ImageFinder:
         return known.get(name)
 
     def _listing(self, folder: Path) -> dict[str, Path]:
-        """Lower-case file names and stems of the images in a folder; a name always wins over a stem."""
+        """The images of a folder by lower-case stem, lower-case name and exact name; names precede stems."""
         if folder not in self._folders:
             files = images_in(folder)
             known = {p.stem.lower(): p for p in reversed(files)}

@@ -1,4 +1,4 @@
-"""Checks of single frames that need no pixels: cameras that cannot be, times out of range."""
+"""Checks of single frames without their pixels: impossible cameras, and times out of range."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .problems import Problem, listing
 
 WIDEST = 170.0
 NARROWEST = 0.5
+"""Largest and smallest plausible angle of view of a perspective camera, in degrees."""
 
 
 def inspect_camera(parsed: Parsed, frame: RawFrame, camera: Camera) -> bool:
-    """Whether a camera can be used. A shared camera is reported once, at the first frame that uses it."""
+    """Whether a camera can be used. Problems of a shared camera are reported once, at the first frame that uses it."""
     fault = _fault(camera)
     if fault is not None:
         what, fix = fault
@@ -36,7 +37,7 @@ def inspect_camera(parsed: Parsed, frame: RawFrame, camera: Camera) -> bool:
 
 
 def inspect_times(parsed: Parsed, frames: Sequence[RawFrame]) -> None:
-    """Times must be given for all frames or none, and lie in 0..1."""
+    """Reports times outside 0..1, and scenes in which only some frames have a time."""
     bad = [f.name for f in frames if f.time is not None and not 0 <= f.time <= 1]
     if bad:
         what = f"{len(bad)} frames have a `time` outside 0..1: {listing(bad)}."
@@ -51,7 +52,7 @@ def inspect_times(parsed: Parsed, frames: Sequence[RawFrame]) -> None:
 
 
 def _fault(camera: Camera) -> tuple[str, str] | None:
-    """What makes a camera impossible, and the fix."""
+    """Why a camera is impossible, and the fix; None if it is possible."""
     numbers = (camera.fx, camera.fy, camera.cx, camera.cy, *camera.distortion)
     if not all(math.isfinite(v) for v in numbers):
         return "the camera has numbers that are not finite.", "Check the focal lengths and coefficients."
@@ -71,7 +72,7 @@ def _fault(camera: Camera) -> tuple[str, str] | None:
 
 
 def _once(parsed: Parsed, problem: Problem, frame: RawFrame) -> None:
-    """Adds a problem unless the same words are there already, and then only notes one more file."""
+    """Adds a problem. If the same one is already recorded for another frame, only adds this frame to its files."""
     for i, known in enumerate(parsed.problems):
         if known.kind == problem.kind and known.what == problem.what:
             merged = Problem(known.file, known.what, known.fix, known.severity, known.kind, (*known.files, frame.name))

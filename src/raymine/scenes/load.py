@@ -1,4 +1,4 @@
-"""From a path to a `Scene`: parse, inspect, fit, split, normalise. `assemble` never raises for a bad scene."""
+"""Loads a `Scene` from a path: parse, inspect, fit cameras, split, normalise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALPHA_PROBES = 3
 
 @dataclass(frozen=True)
 class Assembly:
-    """What could be made of a path: the scene of all sound frames (None if there is none) and every problem met."""
+    """Result of `assemble`. scene: made of the usable frames; None if there are none. problems: everything found."""
 
     parsed: Parsed
     scene: Scene | None
@@ -39,12 +39,14 @@ class Assembly:
 
 
 def load_scene(path: str | Path, *, downscale: int = 1, split: str | None = None) -> Scene:
-    """Reads a scene folder of any known format, normalised and ready to train. No image is decoded in full.
+    """Reads and normalises a scene of any known format. At most a few images are decoded.
 
-    `path` is a folder, a transforms file, or the word `builtin` for the scene that raymine makes itself. `downscale`
-    divides image sizes. `split` is None (the files' own split, else every 8th image is held out), "every:N", or "all"
-    to train on everything. Raises `SceneError` for a scene that cannot be read; survivable problems are in
-    `Scene.warnings`, and what was decided in `Scene.decisions`.
+    path: a folder, a transforms file, or "builtin" for the built-in scene of raymine. downscale: integer divisor of
+    image sizes. split: None or "auto" uses the split of the files, or else holds out every 8th image; "every:N" holds
+    out every Nth image; "all" trains on everything.
+
+    SceneError if the scene cannot be read. Problems that do not prevent training are in `Scene.warnings`, and the
+    choices that were made are in `Scene.decisions`.
     """
     folder = resolve_path(path)
     assembly = assemble(folder, downscale, split)
@@ -54,7 +56,7 @@ def load_scene(path: str | Path, *, downscale: int = 1, split: str | None = None
 
 
 def resolve_path(path: str | Path) -> Path:
-    """The folder that a user's word means; the built-in scene is made on its first use."""
+    """The path that the user means. "builtin" is the built-in scene, which is rendered on first use."""
     if str(path) == BUILTIN and not Path(BUILTIN).is_dir():
         from .builtin import builtin_scene
 
@@ -63,7 +65,7 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assembly:
-    """Everything `load_scene` does except refusing."""
+    """As `load_scene`, but returns problems instead of raising SceneError. ConfigError for invalid arguments."""
     if downscale < 1:
         raise ConfigError(f"`downscale` must be a whole number of at least 1; it is {downscale}.")
     interval = holdout_interval(split)
@@ -79,7 +81,7 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
 
 
 def _sound_frames(parsed: Parsed) -> list[RawFrame]:
-    """Frames whose pose is a rigid motion; the others are reported one by one."""
+    """The frames whose pose is a rigid motion. The others are reported."""
     sound = []
     for frame in parsed.frames:
         fault = pose_fault(frame.pose)
@@ -137,7 +139,7 @@ def _time_sentence(frames: Sequence[Frame]) -> tuple[str, ...]:
 
 
 def _transparent(fitted: Sequence[Fitted]) -> bool:
-    """Whether images have transparent pixels: a few of those with an alpha channel are decoded to see."""
+    """Whether images have transparent pixels. It decodes up to three of the images with an alpha channel."""
     with_alpha = [f.frame.image for f in fitted if f.header.alpha and f.frame.image is not None]
     probes = with_alpha[:: max(1, len(with_alpha) // _ALPHA_PROBES)][:_ALPHA_PROBES]
     return any(uses_alpha(image) for image in probes)

@@ -1,21 +1,21 @@
-"""Centre, orientation and scale of a scene, and how far its boxes reach.
+"""Normalisation of a scene: its centre, orientation, scale and bounds.
 
-The field is sharpest inside the inner box (+-1): the finest occupancy level covers it, and a contraction by the
-infinity norm squeezes everything outside it. So the inner box should hold what the cameras look at, and the boxes
-around it what lies behind. Units in scene files mean nothing (COLMAP's are arbitrary), so they are measured by the
-cameras themselves:
+The resolution of the field is highest inside the inner box (+-1): the finest occupancy level covers it, and everything
+outside is contracted by the infinity norm. So the inner box should contain what the cameras look at, and the larger
+boxes the background. The units of scene files are arbitrary (COLMAP's, for instance), so the cameras determine the
+scale:
 
-- centre: the point nearest to all optical axes. When the axes are nearly parallel (forward-facing captures) that point
-  is a coin toss, so the centre is put in front of the cameras at a depth between the nearest and farthest content,
-  weighted in disparity. When the cameras look away from each other (panoramas) it is the middle of the cameras.
-- up: the mean of the cameras' up axes, refined to the direction that is level in all pictures, becomes +z.
-- scale: the median distance from camera to centre becomes 1. The subject then fits the inner box and the cameras stand
-  about at its faces, whatever the capture.
-- levels: doublings of the inner box until cameras and known content are inside, at most what the hints ask for.
+- centre: the point nearest to all optical axes. If the axes are nearly parallel (forward-facing captures), that point
+  is not well defined; the centre is then in front of the cameras, at a depth between the nearest and farthest content,
+  weighted in disparity. If the cameras look away from each other (panoramas), it is the median of the camera positions.
+- up: the mean of the cameras' up axes, refined to the direction that is vertical in all images, becomes +z.
+- scale: the median distance from camera to centre becomes 1. The subject then fits the inner box, and the cameras are
+  near its faces.
+- levels: the inner box is doubled until it contains the cameras and the known content, within the limits of the hints.
   Content farther than 16 units has so little parallax that a box at +-16 renders it as well (5 levels).
-- near: a tenth of the distance to the subject, and less where content is known to be nearer.
+- near: a tenth of the distance to the subject, or less if content is known to be nearer.
 
-Blender scenes are left as they are: by convention the object fits +-1.5 around the origin.
+Blender scenes are not changed: by convention the object fits +-1.5 around the origin.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEAST_NEAR = 0.01
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the scene is, in source units: its centre, the distance that becomes 1, the up direction."""
+    """Placement of a scene in source units: its centre [3], the distance that becomes 1, and the unit up vector [3]."""
 
     layout: Layout
     centre: np.ndarray
@@ -56,7 +56,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Normalised:
-    """The similarity [4, 4] to apply to every pose, the bounds in its units, and the sentences that explain them."""
+    """The similarity [4, 4] for every pose, the bounds in normalised units, and sentences that explain them."""
 
     matrix: np.ndarray
     bounds: Bounds
@@ -64,7 +64,7 @@ class Normalised:
 
 
 def normalise(parsed: Parsed, fitted: Sequence[Fitted], transparent: bool) -> Normalised:
-    """Decides for one scene; `transparent` says that images have transparent pixels, so nothing lies behind."""
+    """The normalisation of a scene. transparent: whether images have transparent pixels, so there is no background."""
     poses = np.stack([f.pose for f in fitted])
     if parsed.object_scene:
         return _object_scene(parsed, poses, transparent)
@@ -98,7 +98,10 @@ def normalise(parsed: Parsed, fitted: Sequence[Fitted], transparent: bool) -> No
 
 
 def find_placement(poses: np.ndarray, near: float | None = None, far: float | None = None) -> Placement:
-    """Centre, unit and up of cameras with poses [n, 3, 4]; `near` and `far` are depths of content, if known."""
+    """Centre, unit of length and up direction of cameras with poses [n, 3, 4].
+
+    near, far: depths of the nearest and farthest content in source units, if known.
+    """
     origins, forward = poses[:, :, 3], -poses[:, :, 2]
     spread = float(np.median(np.linalg.norm(origins - np.median(origins, axis=0), axis=1)))
     up = _up(poses)
@@ -118,11 +121,11 @@ def find_placement(poses: np.ndarray, near: float | None = None, far: float | No
 
 
 def meeting_point(origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, float]:
-    """The point nearest to lines [n, 3], [n, 3], and how well it is determined.
+    """The point [3] nearest to lines, given by origins and unit directions [n, 3], and how well it is determined.
 
-    The second value is the mean squared sine of the lines' angles to their most common direction: 0 for parallel lines
-    (the point is then arbitrary along them), 1/2 for a ring of cameras. Reweighting by inverse distance makes the
-    point follow the many lines that meet and not the few that miss.
+    The second value is the mean squared sine of the angles between the lines and their principal direction. It is 0 for
+    parallel lines, where the point is arbitrary along them, and 1/2 for a ring of cameras. Lines are reweighted by
+    inverse distance, so that a few outliers have little influence on the point.
     """
     across = np.eye(3) - directions[:, :, None] * directions[:, None, :]
     weights = np.ones(len(origins))
@@ -142,9 +145,9 @@ def meeting_point(origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarr
 def _forward_depth(near: float | None, far: float | None, spread: float, meeting: float, axes: float) -> float:
     """Depth of the centre of a forward-facing scene.
 
-    Between near and far, the middle in disparity leans towards the near content, which needs the resolution; a quarter
-    near and three quarters far keeps the far content inside the inner box too. Without depths, the meeting point of
-    the axes is better than nothing if it lies ahead, else ten times the width of the camera path.
+    It is between near and far. Interpolating in disparity favours near content, which needs the resolution; weights of
+    1/4 for near and 3/4 for far keep the far content inside the inner box too. Without near and far, it is the depth of
+    the meeting point of the axes if that lies ahead, else ten times the spread of the cameras.
     """
     if near is not None and far is not None:
         return 1.0 / (0.25 / near + 0.75 / far)
@@ -154,10 +157,10 @@ def _forward_depth(near: float | None, far: float | None, spread: float, meeting
 
 
 def _up(poses: np.ndarray) -> np.ndarray:
-    """Unit up direction: the mean of the up axes, made level where the pictures agree on a horizon.
+    """Unit up direction: the mean of the up axes, corrected if the images agree on a horizon.
 
-    Cameras that all look down tilt the mean. People hold cameras level, so the direction at right angles to all the
-    right-hand axes is the better one, if those axes span a plane and the result is near the mean.
+    If all cameras look down, the mean is tilted. Cameras are usually held level, so the direction perpendicular to all
+    right axes is better. It is used if those axes span a plane and it is within 40 degrees of the mean.
     """
     mean = poses[:, :, 1].mean(axis=0)
     if np.linalg.norm(mean) < 1e-3:
@@ -180,7 +183,7 @@ def _rotation_to_z(up: np.ndarray) -> np.ndarray:
 
 
 def _depth_range(fitted: Sequence[Fitted]) -> tuple[float | None, float | None]:
-    """Nearest and farthest content over all frames that know; the far end is a median, for it is the less certain."""
+    """Smallest near and median far over all frames that have them, else None. The median, as far is less reliable."""
     near = [f.frame.near for f in fitted if f.frame.near is not None]
     far = [f.frame.far for f in fitted if f.frame.far is not None]
     return (min(near) if near else None), (float(np.median(far)) if far else None)
@@ -189,7 +192,7 @@ def _depth_range(fitted: Sequence[Fitted]) -> tuple[float | None, float | None]:
 def _levels(
     parsed: Parsed, fitted: Sequence[Fitted], moved: np.ndarray, matrix: np.ndarray, transparent: bool
 ) -> tuple[int, str]:
-    """How many nested boxes, and the reason in words. Cameras must be inside, except those that were reported."""
+    """The number of nested boxes, and the reason in words. All cameras except reported outliers must be inside."""
     reach = np.abs(moved[:, :, 3]).max(axis=1)
     cameras = _levels_for(float(reach[reach <= _OUTLIER].max(initial=0.0)) * 1.01)
     if parsed.aabb_scale is not None:
@@ -213,7 +216,7 @@ def _levels(
 
 
 def _report_outliers(parsed: Parsed, fitted: Sequence[Fitted], reach: np.ndarray) -> None:
-    """Cameras so far from all the others that a box around them would starve the scene of resolution."""
+    """Reports cameras that are far from all others. A box around them would leave little resolution for the scene."""
     names = [f.frame.name for f, r in zip(fitted, reach, strict=True) if r > _OUTLIER]
     if names:
         what = (
@@ -229,7 +232,7 @@ def _levels_for(reach: float) -> int:
 
 
 def _far_reach(fitted: Sequence[Fitted], moved: np.ndarray, scale: float) -> float:
-    """How far from the centre, by the infinity norm, the corners of the pictures are at their far depth."""
+    """Median over frames of the distance (infinity norm) from the centre to the image corners at far depth."""
     reaches = []
     for item, pose in zip(fitted, moved, strict=True):
         if item.frame.far is None:

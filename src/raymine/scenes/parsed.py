@@ -1,7 +1,7 @@
-"""What a reader makes of its files, before anything is normalised: records plus every problem met on the way.
+"""The result of a reader, before normalisation: frames, and every problem that was found.
 
-Readers never stop at the first problem and never raise for a user's mistake. They hand back what they understood,
-and `load` and `check` decide what to do with it.
+Readers do not stop at the first problem, and do not raise for mistakes of the user. They return what they could read;
+`load` and `check` decide what to do with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .problems import Problem
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """A camera as a file states it: in pixels of a stated size, or by an angle that fits any size.
+    """A camera as stated in a file: in pixels of an image size, or by angles of view, which do not depend on the size.
 
-    A missing size means that focal lengths are in pixels of the image file. `angle_x` and `angle_y` are full angles
-    of view in radians, used where there is no focal length.
+    width, height: None means that focal lengths are in pixels of the image file. angle_x, angle_y: full angles of view
+    in radians, used if there is no focal length.
     """
 
     width: int | None = None
@@ -36,7 +36,7 @@ class Intrinsics:
     distortion: tuple[float, ...] = ()
 
     def camera(self, width: int, height: int) -> Camera:
-        """The camera over an image of this size. A focal length that is stated once serves both axes."""
+        """The camera of an image of this size in pixels. If only one focal length is known, both axes use it."""
         own_width = width if self.width is None else self.width
         own_height = height if self.height is None else self.height
         fx = self.fx if self.fx is not None else _focal(own_width, self.angle_x)
@@ -61,10 +61,10 @@ def _focal(size: int, angle: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class RawFrame:
-    """One frame in source units. `name` is the image as the file names it, `where` the place that defines the frame.
+    """One frame in source units. name: the image as named in the file. where: the place in the file, for messages.
 
-    `image` is None where no such file exists. `near` and `far` are the depths of the nearest and farthest content
-    seen in this image, where the file knows them.
+    image: None if the file does not exist. pose: [3, 4] camera-to-world. near, far: depths of the nearest and farthest
+    content in this image, if the file has them.
     """
 
     name: str
@@ -81,11 +81,12 @@ class RawFrame:
 
 @dataclass
 class Parsed:
-    """Everything one reader found.
+    """Everything that a reader found.
 
-    `object_scene` marks files whose units are part of the format (Blender: the object fits +-1.5), so that poses are
-    left alone. `premade` is the factor by which the chosen images are already smaller than the full-size ones.
-    `points` are [n, 3] scene points in source units, where the files have some.
+    object_scene: the format defines the units (Blender: the object fits +-1.5), so poses are not normalised.
+    own_split: whether the files assign frames to splits. aabb_scale: instant-ngp's hint at the size of the scene.
+    premade: factor by which the chosen images are already smaller than the full-size images.
+    points: [n, 3] scene points in source units, if the files have some.
     """
 
     root: Path
@@ -101,7 +102,9 @@ class Parsed:
     points: np.ndarray | None = None
 
     def error(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        """Record a problem that prevents training."""
         self.problems.append(Problem(file, what, fix, "error", kind))
 
     def warn(self, file: str, what: str, fix: str, kind: str = "format") -> None:
+        """Record a problem that does not prevent training."""
         self.problems.append(Problem(file, what, fix, "warning", kind))

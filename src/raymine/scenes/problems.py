@@ -1,4 +1,4 @@
-"""What can be wrong with a scene: one record per finding, and the errors made of them."""
+"""Problems of a scene: one record per problem, and the error that is raised for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding. `file` is relative to the scene where it can be; `kind` is a stable word for scripts.
+    """One problem. file: relative to the scene if possible. what: the problem. fix: what to do.
 
-    An error keeps the scene from being trained; a warning does not. `files` are all the files that one finding is
-    about, where it is about several.
+    severity: an error prevents training, a warning does not. kind: a stable identifier for scripts. files: all files
+    that the problem concerns, if there are several.
     """
 
     file: str
@@ -32,7 +32,7 @@ class Problem:
 
 
 def refuse(path: Path, problems: Sequence[Problem]) -> SceneError:
-    """The error for a scene that cannot be read: its first problem in full, and where to see the others."""
+    """The error for a scene that cannot be read: its first problem in full, and how to list the others."""
     errors = [p for p in problems if p.severity == "error"]
     first = errors[0]
     rest = len(errors) - 1
@@ -44,6 +44,6 @@ def refuse(path: Path, problems: Sequence[Problem]) -> SceneError:
 
 
 def listing(names: Sequence[str], most: int = 5) -> str:
-    """Some names as words: "a, b, c and 14 more"."""
+    """At most `most` names in a sentence: "a, b, c and 14 more"."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,4 +1,4 @@
-"""Which frames are held out."""
+"""The assignment of frames to training and test splits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from raymine.errors import ConfigError
 from .parsed import RawFrame
 
 EVERY = 8
+"""Default interval of held-out images."""
 
 
 def holdout_interval(split: str | None) -> int | None:
-    """What the option means: None for the files' own split, 0 to hold out nothing, N to hold out every Nth image."""
+    """Parses the option `split`: None for the split of the files, 0 to hold out nothing, N for every Nth image."""
     if split is None or split == "auto":
         return None
     if split == "all":
@@ -28,10 +29,10 @@ def holdout_interval(split: str | None) -> int | None:
 
 
 def assign_splits(frames: Sequence[RawFrame], own_split: bool, interval: int | None) -> tuple[list[Split], str]:
-    """A split per frame and the sentence that explains it. Only frames that can be used are passed in.
+    """The split of each frame, and a sentence that explains it. frames: the usable frames.
 
-    Without a split of the files, every 8th image in the order of their names is held out, starting with the first.
-    Two frames or more are needed to hold one out.
+    own_split: whether the files have a split. interval: the result of `holdout_interval`. Without a split in the files,
+    every 8th image is held out, ordered by name and starting with the first. A single frame is always for training.
     """
     if interval is None and own_split:
         splits: list[Split] = [f.split or "train" for f in frames]

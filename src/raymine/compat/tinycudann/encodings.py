@@ -29,6 +29,7 @@ class _Formula(Encoder):
         return self.formula(x)
 
     def formula(self, x: Tensor) -> Tensor:
+        """x [n, n_input_dims] -> [n, n_output_dims]. Differentiable."""
         raise NotImplementedError
 
     def hyperparams(self) -> dict[str, Any]:

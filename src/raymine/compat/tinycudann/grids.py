@@ -56,14 +56,17 @@ class GridLayout:
 
     @cached_property
     def scales(self) -> list[float]:
+        """Scale of each level."""
         return [grown_scale(level, self.growth, self.base) for level in range(self.levels)]
 
     @cached_property
     def resolutions(self) -> list[int]:
+        """Vertices per side of each level."""
         return [math.ceil(scale) + 1 for scale in self.scales]
 
     @cached_property
     def entries(self) -> list[int]:
+        """Rows of each level in the table."""
         most = {"Hash": 1 << self.log2_entries, "Tiled": self.base**self.dims}.get(self.kind, MOST_ROWS)
         return [min(next_multiple(res**self.dims, 8), most) for res in self.resolutions]
 

@@ -25,6 +25,7 @@ class Options:
         return name in self._config
 
     def value(self, name: str, default: Any = None) -> Any:
+        """The value of an option, unchecked. Marks it as read."""
         self._read.add(name)
         return self._config.get(name, default)
 

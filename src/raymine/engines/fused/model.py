@@ -36,10 +36,12 @@ class HalfModel:
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
+        """The model as kernel arguments: table, weights, low, and the arrays of `hash_grid.gpu.Levels`."""
         return self.table, self.weights, self.low, *self.levels
 
     @property
     def constants(self) -> dict[str, Any]:
+        """The fields of `ngp_step.gpu.Shape` as compile-time constants of the kernels."""
         return self.shape._asdict()
 
 

@@ -99,6 +99,7 @@ def blend(part, r, w, out, i, column, features):
 
 @inlined_function
 def add_row(a, b, c, d, w, part, row):
+    """(a, b, c, d) + w * part[row], for four features."""
     return a + w * part[row, 0], b + w * part[row, 1], c + w * part[row, 2], d + w * part[row, 3]
 
 

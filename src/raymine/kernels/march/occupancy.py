@@ -35,6 +35,7 @@ class Occupancy:
 
     @property
     def levels(self) -> int:
+        """G."""
         return self.bits.shape[0]
 
     @cached_property

@@ -1,11 +1,11 @@
-"""The image bank: a scene's pictures, decoded once, kept as one memory-mapped file of uint8.
+"""The image bank: the images of a scene, decoded once and stored in one file of uint8, the pack.
 
     with open_bank(scene, scene.of_split("train")) as bank:
         rgba, weight = bank.gather(image, y, x)
 
-Packing happens on first use and again only for what has changed. It may be killed at any moment and continues from
-there; several processes may open the same bank at once, and one of them packs. Memory stays within a stated budget
-whatever the number and size of the images.
+Images are packed on first use, and again only if they have changed. Packing can be killed at any moment, and then
+continues where it stopped. Several processes may open the same bank at once; one of them packs. Memory stays within a
+given budget for any number and size of images.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from raymine.scenes.bank.sources import Source, selection_key, sources_of
 
 _log = logging.getLogger(__name__)
 
-# Opening a bank compares this many bytes of its pack with their checksums, spread over its slots (0.1 s).
+# When a bank is opened, about this many bytes of its pack, spread over its slots, are checked by checksum (0.1 s).
 _CHECKED_BYTES = 128 << 20
 
 
 class ImageBank:
-    """Decoded pixels of I images, in the order of the frames they were opened with; a `contracts.ImageSource`.
+    """Decoded pixels of I images, in the order of the frames given to `open_bank`. A `contracts.ImageSource`.
 
-    Get one from `open_bank`. Reading is safe from several threads. Close it, or use it in a `with` block.
+    Use `open_bank` to get one. Several threads may read at once. Close it, or use it in a `with` block.
     """
 
     def __init__(self, pack: PackReader, index: Index, memory_budget: int) -> None:
@@ -61,7 +61,7 @@ class ImageBank:
 
     @property
     def digest(self) -> str:
-        """sha256 in hex over the images' contents and sizes; it does not depend on where they are kept."""
+        """sha256 in hex of the contents and sizes of the images; it does not depend on their location."""
         return self._index.digest()
 
     @property
@@ -70,10 +70,10 @@ class ImageBank:
         return self._index.nbytes
 
     def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Random pixels: [R] integer indices on the CPU -> [R, 4] float32 straight-alpha RGBA in 0..1, [R] weight.
+        """Pixels at image, y, x [R] (integers on the CPU) -> RGBA [R, 4] and weight [R], float32. Not differentiable.
 
-        Alpha is 1 for opaque images. Weight is 0 where a mask says to ignore the pixel, else 1.
-        IndexError for a pixel that does not exist.
+        RGBA is in 0..1 with straight alpha; alpha is 1 for opaque images. The weight is 0 where a mask excludes the
+        pixel, else 1. IndexError for a pixel that does not exist.
         """
         self._check_open()
         i, v, u = (np.ascontiguousarray(index.numpy(), np.int64) for index in (image, y, x))
@@ -96,7 +96,7 @@ class ImageBank:
         return np.concatenate([pixels, np.full_like(pixels[..., :1], 255)], axis=-1)
 
     def mask(self, index: int) -> np.ndarray | None:
-        """The mask of one image, [H, W] uint8 (255: learn from it, 0: ignore it); None where it has none."""
+        """The mask of one image, [H, W] uint8 (255: use the pixel, 0: ignore it); None if the image has no mask."""
         slot = self._index.slots[self._checked(index)]
         if not slot.masked:
             return None
@@ -105,10 +105,10 @@ class ImageBank:
         return mask
 
     def as_tensor(self) -> Tensor:
-        """All images as one [I, H, W, C] uint8 tensor on the CPU (a copy); C is 3 or 4.
+        """All images as one tensor [I, H, W, C] uint8 on the CPU (a copy); C is 3 or 4.
 
-        ConfigError unless all have one size, one number of channels and no mask; ResourceError when the copy would be
-        larger than the memory budget.
+        ConfigError unless all images have the same size and channels and no mask. ResourceError if the copy would
+        exceed the memory budget.
         """
         self._check_open()
         shapes = sorted({(s.height, s.width, s.channels) for s in self._index.slots})
@@ -129,7 +129,7 @@ class ImageBank:
         return whole
 
     def close(self) -> None:
-        """Lets go of the file. The bank cannot be read afterwards; closing again does nothing."""
+        """Close the file. The bank cannot be read afterwards. Closing it again has no effect."""
         self._pack.close()
 
     def __enter__(self) -> ImageBank:
@@ -151,7 +151,7 @@ class ImageBank:
         return index
 
     def _unfilled(self, image: int, y: int, x: int) -> Exception:
-        """Why the kernel could not read a pixel."""
+        """The error for a pixel that the kernel could not read."""
         slot = self._index.slots[self._checked(image)]
         if 0 <= y < slot.height and 0 <= x < slot.width:
             return ResourceError(
@@ -173,14 +173,16 @@ def open_bank(
     workers: int | None = None,
     message: Callable[[str], None] | None = None,
 ) -> ImageBank:
-    """The images of `frames` (indices into `scene.frames`), each at the size of its camera.
+    """The image bank of `frames` (indices into `scene.frames`), each image at the size of its camera.
 
-    `cache_dir` defaults to `$RAYMINE_CACHE` or `~/.cache/raymine`. `memory_budget` is the resident memory, in bytes,
-    that packing and reading may each add to the process. `progress` is called with (images done, images) while packing.
-    `workers` is the number of decoding threads, by default one per core. `message` receives sentences for the user
-    (waiting for another process, a damaged cache); without it they are logged as warnings.
+    cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`.
+    memory_budget: resident memory in bytes that packing and reading may each add to the process.
+    progress: called with (images done, images in total) while packing.
+    workers: number of decoding threads; default one per core.
+    message: receives sentences for the user (waiting for another process, a damaged cache); default: log warnings.
 
-    SceneError names every image that cannot be read; ResourceError says what disk, memory or permission is missing.
+    SceneError names every image that cannot be read. ResourceError says which disk space, memory or permission is
+    missing.
     """
     if memory_budget < 1 << 20:
         raise ConfigError(
@@ -207,7 +209,7 @@ def _cores() -> int:
 
 
 def _current_index(job: Job, say: Callable[[str], None]) -> Index:
-    """The index of an up-to-date pack, made or brought up to date if need be; the caller holds the lock."""
+    """The index of an up-to-date pack, which is created or updated if needed. The caller holds the lock."""
     try:
         old = read_index(job.folder)
     except ValueError as error:
@@ -228,7 +230,7 @@ def _current_index(job: Job, say: Callable[[str], None]) -> Index:
 
 
 def _unchanged(job: Job, old: Index) -> dict[int, Content]:
-    """The sources whose content is that of the old pack, with their stamps as they are now."""
+    """The sources whose content equals that in the old pack, with their current stamps."""
 
     def one(i: int) -> Content | None:
         source: Source = job.sources[i]
@@ -248,7 +250,7 @@ def _unchanged(job: Job, old: Index) -> dict[int, Content]:
 
 
 def _damaged(folder: Path, index: Index) -> set[int]:
-    """Slots whose bytes do not match their checksum, among as many, evenly spread, as may be read."""
+    """Slots whose bytes do not match their checksum. Checks every k-th slot, about _CHECKED_BYTES in total."""
     mean = max(index.nbytes // len(index.slots), 1)
     stride = max(len(index.slots) * mean // _CHECKED_BYTES, 1)
     descriptor = open_for_reading(folder / index.pack)

@@ -1,7 +1,7 @@
-"""One image file to 8-bit RGB or RGBA at the size of its camera.
+"""Decodes one image file to 8-bit RGB or RGBA at the size of its camera.
 
-Every kind of file Pillow reads ends in one of two forms: RGB, or RGBA with straight alpha where the file has any
-transparency. Shrinking averages premultiplied colours, so that what is invisible does not bleed into edges.
+Every file that Pillow reads becomes RGB, or RGBA with straight alpha if the file has transparency. Downscaling averages
+premultiplied colours, so that the colour of transparent pixels does not bleed into edges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image
 
 from raymine.scenes.bank.sources import Source, Stamp
 
-# What Pillow raises for files that are cut short, damaged or not images.
+# Exceptions of Pillow for files that are cut short, damaged or not images.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -33,7 +33,7 @@ UNREADABLE = (
     Image.DecompressionBombError,
 )
 
-# Writing a picture takes a strip of it at a time, twice: as pixels and as bytes.
+# Bytes to write an image: one strip at a time, in two copies, as pixels and as bytes.
 STRIP_COST = 10 << 20
 
 _WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
@@ -52,7 +52,7 @@ _TURNS = {
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says before it is decoded: `channels` it will be packed with, and `cost`, bytes to decode it."""
+    """Known before decoding: the `channels` of the packed image, and `cost`, the bytes of memory to decode it."""
 
     channels: int
     cost: int
@@ -60,7 +60,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Decoded:
-    """`picture` is RGB or RGBA at the size asked for; `mask` [H, W] uint8 is 255 to keep, 0 to ignore, or None."""
+    """picture: RGB or RGBA at the size of the camera. mask [H, W] uint8: 255 to use, 0 to ignore; None: no mask."""
 
     picture: Image.Image
     mask: np.ndarray | None
@@ -70,7 +70,7 @@ class Decoded:
 
 
 def reason_of(error: BaseException) -> str:
-    """What was wrong with a file, in words for the user, from one of UNREADABLE."""
+    """A message for the user from one of the exceptions UNREADABLE: why a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if isinstance(error, PermissionError):
@@ -81,7 +81,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def read_header(source: Source) -> Header:
-    """Reads the headers only. Raises one of UNREADABLE, with a message for the user, for a file that cannot be used."""
+    """Reads only the headers of a source. Raises one of UNREADABLE for a file that cannot be used."""
     with Image.open(source.image) as picture:
         turn = _turn_for(picture, source)
         channels = 4 if _has_alpha(picture) else 3
@@ -107,9 +107,9 @@ def read_header(source: Source) -> Header:
 
 
 def decode(source: Source) -> Decoded:
-    """Reads, hashes and decodes a source. Raises one of UNREADABLE when its image or its mask is no good.
+    """Reads, hashes and decodes a source. Raises one of UNREADABLE if its image or its mask cannot be used.
 
-    The bytes are read once, so the digest is that of the very bytes that were decoded.
+    The bytes are read once, so the digest belongs to exactly the bytes that were decoded.
     """
     stamp = source.stamp()
     data = source.image.read_bytes()
@@ -132,13 +132,13 @@ def _decode_mask(path: Path, source: Source) -> tuple[np.ndarray, str]:
     data = path.read_bytes()
     with Image.open(io.BytesIO(data)) as opened:
         grey = np.asarray(_fit(opened, source).convert("L"))
-    # Masks saved as 0 and 1 instead of 0 and 255 are common, and look all black.
+    # Masks are often saved as 0 and 1 instead of 0 and 255.
     threshold = 128 if grey.max(initial=0) > 1 else 1
     return np.where(grey >= threshold, np.uint8(255), np.uint8(0)), hashlib.sha256(data).hexdigest()
 
 
 def _fit(picture: Image.Image, source: Source) -> Image.Image:
-    """Decodes, converts, resizes and turns an opened picture."""
+    """Decodes, converts, resizes and rotates an opened picture."""
     turn = _turn_for(picture, source)
     width, height = (source.height, source.width) if _swaps(turn) else (source.width, source.height)
     box = _draft(picture, width, height)
@@ -153,10 +153,10 @@ def _fit(picture: Image.Image, source: Source) -> Image.Image:
 
 
 def _turn_for(picture: Image.Image, source: Source) -> Image.Transpose | None:
-    """The turn that EXIF asks for, unless the camera was plainly made for the picture as it is stored.
+    """The rotation of the EXIF orientation, or None if the camera was calibrated for the stored pixels.
 
-    Some tools apply the tag before they calibrate and some ignore it; the camera's shape tells which. A picture that
-    has the camera's shape neither way belongs to another camera.
+    Some tools apply the EXIF tag before they calibrate, others ignore it; the aspect ratio of the camera shows which.
+    ValueError if the picture has the aspect ratio of the camera in neither orientation.
     """
     turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
     width, height = picture.size
@@ -174,7 +174,7 @@ def _swaps(turn: Image.Transpose | None) -> bool:
 
 
 def _same_shape(width: int, height: int, source: Source) -> bool:
-    """Whether the sides have the camera's ratio within 5 %, or within the rounding of a small picture."""
+    """Whether the aspect ratio equals that of the camera, within 5 % or within the rounding of a small picture."""
     expected_width, expected_height = width * source.height / height, height * source.width / width
     return abs(expected_width - source.width) <= max(0.05 * source.width, 1.5) or abs(
         expected_height - source.height
@@ -186,16 +186,16 @@ def _has_alpha(picture: Image.Image) -> bool:
 
 
 def _draft(picture: Image.Image, width: int, height: int) -> tuple[float, float, float, float]:
-    """Lets a JPEG decode at a half, a quarter or an eighth where that still leaves twice the pixels needed.
+    """Makes a JPEG decode at 1/2, 1/4 or 1/8 of its size, if that is still at least twice width x height.
 
-    Returns the part of the (drafted) picture that holds the image.
+    Returns the box of the (smaller) picture that contains the image.
     """
     drafted = picture.draft(None, (2 * width, 2 * height))
     return (0.0, 0.0, float(picture.width), float(picture.height)) if drafted is None else drafted[1]
 
 
 def _to_eight_bits(picture: Image.Image) -> Image.Image:
-    """16-bit, 32-bit and floating-point grey to 8-bit grey; other pictures as they are."""
+    """Converts 16-bit, 32-bit and floating-point grey to 8-bit grey; returns other pictures unchanged."""
     if picture.mode not in _DEEP:
         return picture
     values = np.asarray(picture)
@@ -208,9 +208,9 @@ def _to_eight_bits(picture: Image.Image) -> Image.Image:
 
 
 def _resize(picture: Image.Image, box: tuple[float, float, float, float], width: int, height: int) -> Image.Image:
-    """`box` of a picture at `width` x `height`: exact averages for whole factors, Lanczos otherwise.
+    """`box` of a picture, resized to width x height: exact averages for integer factors, Lanczos otherwise.
 
-    Pillow premultiplies RGBA for both and divides again, so edges neither darken nor bleed.
+    For RGBA, Pillow averages premultiplied colours in both cases, so edges neither darken nor bleed.
     """
     if picture.size == (width, height) and box == (0, 0, width, height):
         return picture

@@ -1,7 +1,8 @@
-"""The kernels behind `ImageBank.gather`: random pixels out of a pack, in Numba. Imported on first use.
+"""The kernels of `ImageBank.gather`: random pixels of a pack, with Numba. Imported on first use.
 
-`table` [I, 5] int64 holds offset, height, width, channels and mask offset (-1: none) of each image. Both kernels fill
-rgba [R, 4] and weight [R], float32, and return -1, or the first row that could not be filled.
+table [I, 5] int64: offset, height, width, channels and mask offset (-1: no mask) of each image. image, y, x [R] int64:
+the pixels. Both kernels fill rgba [R, 4] and weight [R] float32. They return -1, or the first row that could not be
+filled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-# The C library's `pread`, by name, so that the compiled kernel can be cached on disk.
+# The C function `pread`, referenced by name, so that the compiled kernel can be cached on disk.
 _pread: Any = types.ExternalFunction("pread", types.intp(types.intc, types.voidptr, types.uintp, types.int64))
 
 
@@ -30,7 +31,7 @@ def gather_pixels(
     rgba: np.ndarray,
     weight: np.ndarray,
 ) -> int:
-    """From a pack in memory, `data` [bytes] uint8."""
+    """Reads pixels from a pack in memory, data [bytes] uint8."""
     scale = np.float32(1.0 / 255.0)
     for row in range(image.shape[0]):
         i = image[row]
@@ -57,7 +58,7 @@ def read_pixels(
     rgba: np.ndarray,
     weight: np.ndarray,
 ) -> int:
-    """From an open file. Also stops at a row that the system fails to read."""
+    """Reads pixels from an open file. A row that the system fails to read also counts as not filled."""
     scale = np.float32(1.0 / 255.0)
     piece = np.full(4, 255, np.uint8)
     for row in range(image.shape[0]):

@@ -1,8 +1,8 @@
-"""The files that describe a pack: the index of a finished one and the journal of one being made.
+"""The files that describe a pack: the index of a finished pack, and the journal of a pack that is being written.
 
-A pack is a flat file of uint8. Each image has a slot: its pixels row by row, 3 or 4 channels, then, where it has one,
-its mask, one byte a pixel. The index is replaced in one step when a pack is finished, and that step alone makes the
-pack count. The journal gains a line after each finished slot; what it does not list does not count.
+A pack is a flat file of uint8. Each image has a slot: its pixels row by row, with 3 or 4 channels, followed by its mask
+if it has one, with one byte per pixel. A finished pack becomes valid when the index is replaced, which is atomic. The
+journal gets a line after each finished slot; slots that it does not list are written again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INDEX, JOURNAL = "index.json", "journal.jsonl"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where an image lies in a pack. Offsets are in bytes."""
+    """Position and shape of an image in a pack. Offsets are in bytes."""
 
     offset: int
     height: int
@@ -43,13 +43,13 @@ class Slot:
 
     @property
     def mask_offset(self) -> int:
-        """-1 where there is no mask."""
+        """Offset of the mask; -1 if there is none."""
         return self.offset + self.pixel_bytes if self.masked else -1
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a slot: sha256 of the files it came from, their stamp when read, and crc32 of the slot's bytes."""
+    """Content of a slot: sha256 of the image and mask files, their stamp when read, and crc32 of the slot's bytes."""
 
     digest: str
     mask_digest: str
@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Index:
-    """A finished pack: the file's name in its folder, and per image its name, slot and content."""
+    """A finished pack: its file name in the folder, and the name, slot and content of each image."""
 
     pack: str
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Index:
         return pack_bytes(self.slots)
 
     def digest(self) -> str:
-        """sha256 over contents and sizes, in hex: the same pictures in the same order, wherever they are kept."""
+        """sha256 in hex of contents and sizes: equal for the same images in the same order, in any location."""
         parts = [
             [c.digest, c.mask_digest, s.height, s.width, s.channels]
             for c, s in zip(self.contents, self.slots, strict=True)
@@ -85,7 +85,7 @@ def pack_bytes(slots: Sequence[Slot]) -> int:
 
 
 def lay_out(sources: Sequence[Source], channels: Sequence[int]) -> tuple[Slot, ...]:
-    """One slot after another, in the order of the sources."""
+    """The slots of the sources, one after another, in their order."""
     slots, offset = [], 0
     for source, depth in zip(sources, channels, strict=True):
         slots.append(Slot(offset, source.height, source.width, depth, source.mask is not None))
@@ -98,14 +98,14 @@ def _checksum(body: dict[str, Any]) -> str:
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """Makes `index` the one that counts in `folder`, in one step."""
+    """Replaces the index in `folder` atomically."""
     body = {"format": FORMAT, **asdict(index)}
     stated = {"checksum": _checksum(json.loads(json.dumps(body))), **body}
     write_json(folder / INDEX, stated, "write the index of the image bank", hint=REMEDY)
 
 
 def read_index(folder: Path) -> Index | None:
-    """The index in `folder`; None when there is none. ValueError when it or its pack is damaged."""
+    """The index in `folder`; None if there is none. ValueError if the index or its pack is damaged."""
     try:
         text = (folder / INDEX).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -140,9 +140,9 @@ def _content(value: dict[str, Any]) -> Content:
 
 
 class PackJournal:
-    """The record of a pack in the making. `pack` names its file, `done` what is already in it.
+    """The record of a pack that is being written. pack: its file name. done: the finished slots and their content.
 
-    `plan` names the layout; a journal of another plan is of no use and is replaced.
+    The first line stores a digest of the layout (`plan`). A journal of another layout is replaced.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], slots: Sequence[Slot]) -> None:
@@ -153,11 +153,11 @@ class PackJournal:
         self._read(plan, len(slots))
         if not self.pack or not (folder / self.pack).exists():
             self.pack, self.done = f"pack-{os.urandom(8).hex()}.u8", {}
-            # One line, as those that follow it.
+            # The header is one line of JSON, like the records after it.
             with atomic_file(self.path, "write the journal of the image bank", hint=REMEDY) as file:
                 file.write(json.dumps({"plan": plan, "pack": self.pack}).encode())
         with open(self.path, "rb+") as begun:
-            # A line cut short by a kill must not swallow the next one.
+            # Start a new line, so that a line cut short by a kill does not merge with the next record.
             begun.seek(0, os.SEEK_END)
             begun.write(b"\n")
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
@@ -176,7 +176,7 @@ class PackJournal:
                 self.done[record["slot"]] = _content(record)
 
     def add(self, slot: int, content: Content) -> None:
-        """Records that a slot is finished; call it after the slot's bytes are written."""
+        """Records that a slot is finished. Call it after the bytes of the slot are written."""
         self.done[slot] = content
         self._file.write(json.dumps({"slot": slot, **asdict(content)}).encode() + b"\n")
 

@@ -1,6 +1,6 @@
-"""Bytes in and out of a pack, by plain reads and writes at an offset.
+"""Reads and writes bytes of a pack at an offset.
 
-Not through a mapping: pages written through one would count as resident memory.
+It does not use a memory map, because pages written through a map count as resident memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEEKING = threading.Lock()
 
 
 class WriteError(Exception):
-    """The pack could not be written; `cause` is the OSError. Apart from OSError, which images raise too."""
+    """The pack could not be written; `cause` is the OSError. A separate class, as reading images raises OSError too."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -29,12 +29,12 @@ class WriteError(Exception):
 
 
 def open_for_reading(pack: Path) -> int:
-    """A file descriptor; the caller closes it."""
+    """A file descriptor for reading a pack; the caller closes it."""
     return os.open(pack, os.O_RDONLY | _BINARY)
 
 
 def open_pack(path: Path, size: int) -> int:
-    """A file descriptor of a pack of `size` bytes to be filled, made or continued; the caller closes it."""
+    """A file descriptor for writing a pack of `size` bytes, which is created or continued; the caller closes it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY, 0o644)
     except OSError as error:
@@ -48,7 +48,7 @@ def open_pack(path: Path, size: int) -> int:
 
 
 def slot_crc(descriptor: int, slot: Slot) -> int:
-    """crc32 of a slot's bytes as they are in the file."""
+    """crc32 of the bytes of a slot, read from the file."""
     crc = 0
     for at in range(0, slot.nbytes, PIECE):
         crc = zlib.crc32(_read(descriptor, min(PIECE, slot.nbytes - at), slot.offset + at), crc)
@@ -56,7 +56,7 @@ def slot_crc(descriptor: int, slot: Slot) -> int:
 
 
 def copy_slot(old: int, source: Slot, descriptor: int, target: Slot) -> int:
-    """Copies a slot between packs; returns the crc32 of what was copied, or -1 when the two differ in size."""
+    """Copies a slot between packs. Returns the crc32 of its bytes, or -1 if the slots differ in size."""
     if source.nbytes != target.nbytes:
         return -1
     crc = 0
@@ -68,7 +68,7 @@ def copy_slot(old: int, source: Slot, descriptor: int, target: Slot) -> int:
 
 
 def write_decoded(descriptor: int, slot: Slot, decoded: Decoded) -> int:
-    """Writes pixels and mask in strips, for a whole copy would double the memory; returns the slot's crc32."""
+    """Writes pixels and mask, and returns the crc32 of the slot. In strips, as a whole copy would double the memory."""
     crc, row = 0, slot.width * slot.channels
     rows = max(PIECE // row, 1)
     for top in range(0, slot.height, rows):
@@ -91,7 +91,7 @@ def _read(descriptor: int, count: int, offset: int) -> bytes:
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:
-    """Writes all of `data`, however many calls it takes."""
+    """Writes all of `data`, in several calls if needed."""
     view = memoryview(data)
     try:
         while view:

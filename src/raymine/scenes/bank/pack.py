@@ -1,7 +1,7 @@
-"""Making a pack: decode what is new, copy what is known, continue what was begun.
+"""Writing a pack: decodes new images, copies known ones from the old pack, and continues an interrupted pack.
 
-At every moment a kill leaves either the old index with its pack, or the new one; a pack in the making is only ever
-extended, and only by the holder of the folder's lock.
+If the process is killed, either the old or the new index is valid, with its pack. Only the process that holds the lock
+of the folder writes to an unfinished pack.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _SPARE = 32 << 20  # bytes of disk left free beside a pack
 
 @dataclass(frozen=True)
 class Job:
-    """What to pack and how: `budget` bounds the bytes in flight, `known` maps a source to what `old` has of it."""
+    """What to pack, and how.
+
+    budget: memory in bytes. progress: called with (images done, images in total). old: the index of an earlier pack.
+    known: for each source that has not changed, its content in `old`.
+    """
 
     folder: Path
     sources: Sequence[Source]
@@ -51,7 +55,7 @@ class Job:
 
 
 def make_pack(job: Job) -> Index:
-    """Packs every source of `job` and commits the new index. Returns it."""
+    """Packs every source of `job`, and writes and returns the new index. SceneError names all unreadable images."""
     with _any_size(), ThreadPoolExecutor(job.workers) as pool:
         headers, bad = _probe_all(job, pool)
         _check_memory(job, headers)
@@ -65,7 +69,7 @@ def make_pack(job: Job) -> Index:
             _fill(job, pool, journal, slots, headers, bad)
         except WriteError as error:
             journal.close()
-            # A full disk is not helped by half a pack.
+            # The disk is probably full: delete the incomplete pack to free its space.
             (job.folder / journal.pack).unlink(missing_ok=True)
             journal.path.unlink(missing_ok=True)
             raise storage_error(error.cause, job.folder, "the image bank") from error.cause
@@ -83,7 +87,7 @@ def make_pack(job: Job) -> Index:
 
 @contextmanager
 def _any_size() -> Iterator[None]:
-    """Lifts Pillow's limit on pixels: `_check_memory` refuses what does not fit, and large photos are not attacks."""
+    """Context without Pillow's limit on pixels, which rejects large photos. `_check_memory` checks the size instead."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:
@@ -93,7 +97,7 @@ def _any_size() -> Iterator[None]:
 
 
 def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[int, str]]:
-    """Headers of all sources, and what is wrong with those that have none (they get a stand-in)."""
+    """Headers of all sources, and the reason for each source that cannot be read (its header is a placeholder)."""
     bad: dict[int, str] = {}
 
     def one(i: int) -> Header:
@@ -141,7 +145,7 @@ def _fill(
     headers: Sequence[Header],
     bad: dict[int, str],
 ) -> None:
-    """Brings every slot into the pack, at most half the budget in flight (the rest is for what allocators keep)."""
+    """Writes every slot of the pack. Images in progress take at most half the budget; allocators may keep the rest."""
     _check_disk(job, journal, pack_bytes(slots))
     descriptor = open_pack(job.folder / journal.pack, pack_bytes(slots))
     old = None if job.old is None else open_for_reading(job.folder / job.old.pack)
@@ -173,7 +177,7 @@ def _fill(
     except OSError as error:
         raise WriteError(error) from error
     finally:
-        # No thread may still write when its file is closed: the number could by then be another file's.
+        # Wait for all threads before closing: the descriptor could be reused for another file while one still writes.
         wait(running)
         os.close(descriptor)
         if old is not None:
@@ -188,7 +192,7 @@ def _record(journal: PackJournal, i: int, content: Content) -> None:
 
 
 def _still_good(job: Job, descriptor: int, i: int, slot: Slot, content: Content) -> bool:
-    """Whether a slot of an interrupted pack can be kept: same files, and the bytes did reach the disk."""
+    """Whether a slot of an interrupted pack can be kept: its files have not changed and its checksum is correct."""
     try:
         if job.sources[i].stamp() != content.stamp:
             return False
@@ -198,7 +202,7 @@ def _still_good(job: Job, descriptor: int, i: int, slot: Slot, content: Content)
 
 
 def _bring(job: Job, i: int, slot: Slot, descriptor: int, old: int | None) -> Content | str:
-    """Fills one slot, from the old pack where its content is known. Returns what is wrong with a bad image."""
+    """Writes one slot, from the old pack if its content is known. Returns its content, or why the image is bad."""
     if old is not None and job.old is not None and i in job.known:
         known = job.known[i]
         if copy_slot(old, job.old.slots[i], descriptor, slot) == known.crc:
@@ -213,12 +217,12 @@ def _bring(job: Job, i: int, slot: Slot, descriptor: int, old: int | None) -> Co
 
 
 def _remove_strays(job: Job) -> None:
-    """Deletes what a kill left behind and nothing names any more; the caller holds the lock."""
+    """Deletes files of killed processes that neither the index nor the journal refers to. The caller holds the lock."""
     remove_stale_temps(job.folder)
     texts = [path.read_text("utf-8", "replace") for path in (job.folder / INDEX, job.folder / JOURNAL) if path.exists()]
     for pack in job.folder.glob("pack-*.u8"):
         if not any(pack.name in text for text in texts):
-            # On Windows a pack that another process has mapped cannot go; the next packing tries again.
+            # Windows cannot delete a pack that another process has mapped. The next call tries again.
             with suppress(PermissionError):
                 pack.unlink()
 

@@ -1,9 +1,9 @@
 """Reading a finished pack within a memory budget.
 
-A pack that fits the budget is mapped: its pages become resident as they are touched and stay. A larger one is not,
-because touching a pixel of a mapped file makes the system map whatever it holds around it, up to 2 MB: 4,096 random
-pixels of a 3 GB pack made 2.8 GB resident. Its pixels are read one by one instead, 1.8 microseconds each where the
-system has them cached, and nothing becomes resident.
+A pack that fits the budget is memory-mapped: its pages become resident when they are read, and stay. A larger pack is
+not mapped, because reading one pixel of a mapped file makes up to 2 MB around it resident: 4,096 random pixels of a
+3 GB pack made 2.8 GB resident. Its pixels are read one by one instead, 1.8 microseconds each where the system has them
+cached, and nothing becomes resident.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 
 
 class PackReader:
-    """The bytes of a pack, read-only. `mapped` says whether they are in memory."""
+    """The bytes of a pack, read-only. mapped: whether the pack is memory-mapped."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115
         self._seeking = threading.Lock()
         size = os.fstat(self._file.fileno()).st_size
-        # Without `pread` (Windows) there is no choice; that system takes pages back by itself.
+        # Without `pread` (on Windows) the pack is always mapped; Windows reclaims such pages by itself.
         self.mapped = size <= budget or not hasattr(os, "pread")
         self._map: mmap.mmap | None = None
         self._data = np.empty(0, np.uint8)
@@ -44,7 +44,7 @@ class PackReader:
         rgba: np.ndarray,
         weight: np.ndarray,
     ) -> int:
-        """As `gather_pixels`: fills rgba [R, 4] and weight [R]; -1, or the first row whose pixel does not exist."""
+        """As `gather_pixels`: fills rgba [R, 4] and weight [R]. Returns -1, or the first row that was not filled."""
         from raymine.scenes.bank.gather import gather_pixels, read_pixels
 
         if self.mapped:
@@ -52,7 +52,7 @@ class PackReader:
         return int(read_pixels(self._file.fileno(), table, image, y, x, rgba, weight))
 
     def read_into(self, offset: int, out: np.ndarray) -> None:
-        """Fills `out` (contiguous uint8) from `offset` with plain reads, so that no page becomes resident."""
+        """Fills `out` (contiguous uint8) with the bytes from `offset` on. Plain reads make no page resident."""
         view = out.reshape(-1).data
         with self._seeking:
             self._file.seek(offset)
@@ -63,7 +63,7 @@ class PackReader:
                 view = view[got:]
 
     def close(self) -> None:
-        """Lets go of the file; closing again does nothing."""
+        """Closes the file. Closing it again has no effect."""
         self._data = np.empty(0, np.uint8)
         if self._map is not None:
             self._map.close()

@@ -1,4 +1,4 @@
-"""What a bank is made from: image files, their masks, and how to see whether a file has changed."""
+"""The sources of an image bank: image files and their masks, and how to detect that a file has changed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
 
 Stamp = tuple[int, int, int, int]
-"""(bytes, mtime in ns) of an image, then of its mask (zeros where there is none)."""
+"""(size in bytes, mtime in ns) of an image, then of its mask (zeros if there is none)."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """An image file and its mask, to be packed at `width` x `height` pixels. `name` is what a message calls it."""
+    """An image file and its mask, to be packed at width x height pixels. name: used in messages."""
 
     name: str
     image: Path
@@ -27,7 +27,7 @@ class Source:
     height: int
 
     def stamp(self) -> Stamp:
-        """Size and time of the files as they are now; OSError when one cannot be found."""
+        """Current size and modification time of the files. OSError if one does not exist."""
         image = self.image.stat()
         if self.mask is None:
             return image.st_size, image.st_mtime_ns, 0, 0
@@ -35,12 +35,12 @@ class Source:
         return image.st_size, image.st_mtime_ns, mask.st_size, mask.st_mtime_ns
 
     def digests(self) -> tuple[str, str]:
-        """sha256 of the image's bytes and of the mask's ("" where there is none), in hex."""
+        """sha256 in hex of the image file and of the mask file ("" if there is none)."""
         return file_digest(self.image), "" if self.mask is None else file_digest(self.mask)
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file in hex, read in pieces."""
+    """sha256 of a file in hex. It reads the file in pieces."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(1 << 20):
@@ -49,7 +49,7 @@ def file_digest(path: Path) -> str:
 
 
 def sources_of(scene: Scene, frames: Sequence[int]) -> tuple[Source, ...]:
-    """The files behind `frames` (indices into `scene.frames`), in that order."""
+    """The sources of `frames` (indices into `scene.frames`), in their order."""
     if len(frames) == 0:
         raise ConfigError(
             f"No frames of the scene {scene.root} were chosen for the image bank.",
@@ -75,7 +75,7 @@ def sources_of(scene: Scene, frames: Sequence[int]) -> tuple[Source, ...]:
 
 
 def selection_key(sources: Sequence[Source]) -> str:
-    """Names a selection: the same files at the same sizes in the same order have the same key."""
+    """A key of a selection: equal for the same files at the same sizes in the same order."""
     parts = [
         [os.path.abspath(s.image), "" if s.mask is None else os.path.abspath(s.mask), s.width, s.height]
         for s in sources

@@ -1,7 +1,7 @@
-"""The built-in scene: a procedural still life, ray-traced by raymine, written as a Blender-format folder and cached.
+"""The built-in scene: a procedural still life, ray-traced by raymine and cached as a folder in Blender format.
 
-It needs no data and no network, and it is a real test: textures, a glossy ball and a metal knot that change with the
-view, thin wires and legs, an arch to look through, soft shadows, and empty space around it all.
+It needs no data and no network. It is a real test: it has textures, view-dependent reflections (a glossy ball and a
+metal knot), thin wires and legs, an arch, soft shadows, and empty space around it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class BuiltinConfig:
-    """What decides the pictures: `size` is their width and height in pixels, the rest are numbers of views."""
+    """Options of the built-in scene. size: width and height of the images in pixels. The others: numbers of views."""
 
     size: int = 200
     train_views: int = 60
@@ -53,12 +53,12 @@ def builtin_scene(
     test_views: int = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The folder of the built-in scene, made on first use (a few seconds at 200 pixels) and found again afterwards.
+    """The folder of the built-in scene. It is rendered on first use (a few seconds at 200 pixels) and then cached.
 
-    The folder is in Blender format: `transforms_train.json`, `transforms_test.json` and square RGBA pictures with
-    straight alpha. World z is up, everything lies within 1.1 of the origin's axis, cameras stand 4 away from it.
-    `cache_dir` defaults to `$RAYMINE_CACHE` or `~/.cache/raymine`. `progress` is called with (views done, views) while
-    it is made. Several processes may ask at once; one of them makes it. The pictures are the same every time.
+    The folder is in Blender format: `transforms_train.json`, `transforms_test.json` and square RGBA images with
+    straight alpha. World z is up, all content lies within 1.1 units of the z axis, and cameras are 4 units from the
+    origin. cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`. progress: called with (views done, views in
+    total) while rendering. Several processes may call this at once; one of them renders. The images are deterministic.
     """
     config = BuiltinConfig(size, train_views, test_views)
     root = cache_root() if cache_dir is None else writable_folder(Path(cache_dir))
@@ -83,7 +83,7 @@ def _name_of(config: BuiltinConfig) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether every file is there with the size it was written with."""
+    """Whether every file of the scene exists and has the size with which it was written."""
     try:
         sizes = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["sizes"]
         return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -92,9 +92,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _make(folder: Path, config: BuiltinConfig, progress: Callable[[int, int], None] | None) -> None:
-    """Writes the scene beside `folder` and renames it into place: `folder` is whole or absent."""
+    """Writes the scene to a temporary folder and renames it to `folder`, so that `folder` is never incomplete."""
     for stale in folder.parent.glob(f"{folder.name}.part-*"):
-        # The lock is ours, so whoever made these is gone.
+        # This process holds the lock, so the processes that made these folders are gone.
         shutil.rmtree(stale, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
@@ -104,7 +104,7 @@ def _make(folder: Path, config: BuiltinConfig, progress: Callable[[int, int], No
         write_json(part / _MANIFEST, {"sizes": sizes}, "write the built-in scene", hint=REMEDY)
         part.chmod(0o755)
         if folder.exists():
-            # Present and not whole: someone has damaged it.
+            # The folder exists but is not complete: it was damaged.
             shutil.rmtree(folder)
         os.rename(part, folder)
     finally:

@@ -1,4 +1,4 @@
-"""Which version of the built-in scene this is. Apart, so that finding a cached scene does not import Numba."""
+"""The version of the built-in scene. A separate module, so that finding a cached scene does not import Numba."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SOURCES = ("shapes.py", "paint.py", "tracer.py", "views.py")
 
 
 def generator_digest() -> str:
-    """sha256, in hex, over the source of everything that decides how the scene looks.
+    """sha256 in hex of the source files that determine how the scene looks.
 
-    The modules name each other as they did when they were `raymine.scenes._builtin_*`, so that a scene which was cached
-    then is still found.
+    In the digest, module names are replaced by their former names `raymine.scenes._builtin_*`, so that scenes that were
+    cached under those names are still found.
     """
     folder = importlib.resources.files("raymine.scenes.builtin")
     sources = (folder.joinpath(name).read_bytes() for name in _SOURCES)

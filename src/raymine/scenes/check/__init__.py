@@ -1,3 +1,3 @@
-"""Checks of a scene before anything is trained on it."""
+"""Checks of a scene before training."""
 
 from .check import check_scene as check_scene

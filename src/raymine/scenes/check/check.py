@@ -1,4 +1,4 @@
-"""Every problem of a scene in one pass, each with its file and its fix."""
+"""Finds every problem of a scene in one pass, each with its file and a fix."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .pixels import check_pixels
 def check_scene(
     path: str | Path, downscale: int = 1, *, progress: Callable[[int, int], None] | None = None
 ) -> list[Problem]:
-    """All problems of a scene, errors before warnings; an empty list means that it can be trained on as it is.
+    """All problems of a scene, errors before warnings. An empty list means that training can start.
 
-    Every image and mask is read and decoded in full, by several threads; `progress(done, total)` is called after each,
-    always from the calling thread. Raises only for an impossible `downscale`.
+    Several threads read and fully decode every image and mask. progress: called with (files done, files in total) after
+    each file, from the calling thread. Raises ConfigError only for an invalid `downscale`.
     """
     assembly = assemble(resolve_path(path), downscale)
     problems = list(assembly.problems)

@@ -1,4 +1,4 @@
-"""Checks of frames against each other and against the scene's boxes."""
+"""Checks that compare frames with each other and with the bounds of the scene."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBES = 9
 
 
 def check_duplicates(parsed: Parsed) -> list[Problem]:
-    """The same image named by two frames, and two frames at the same place (and time)."""
+    """Finds images that several frames use, and frames with the same pose and time."""
     by_image: dict[object, list[str]] = defaultdict(list)
     by_pose: dict[tuple, list[str]] = defaultdict(list)
     finite = [f for f in parsed.frames if np.isfinite(f.pose).all()]
@@ -43,7 +43,7 @@ def check_duplicates(parsed: Parsed) -> list[Problem]:
 
 
 def check_views(assembly: Assembly) -> list[Problem]:
-    """Cameras too close to the content, or looking past the scene."""
+    """Finds cameras that are too close to the content, and cameras whose view misses the scene."""
     scene = assembly.scene
     assert scene is not None
     scale = float(np.cbrt(np.linalg.det(scene.normalisation[:3, :3])))
@@ -68,7 +68,10 @@ def check_views(assembly: Assembly) -> list[Problem]:
 
 
 def _content_distance(scene: Scene, pose: np.ndarray, known: float | None) -> float:
-    """How near content may be to a camera: what the files know, else the box (bounded) or the centre (unbounded)."""
+    """Distance from a camera to the nearest content, in world units.
+
+    known: the value from the files. Without it, the distance to the box (bounded scenes) or to the centre (unbounded).
+    """
     if known is not None:
         return known
     centre = pose[:, 3]
@@ -79,7 +82,7 @@ def _content_distance(scene: Scene, pose: np.ndarray, known: float | None) -> fl
 
 
 def _meets_box(camera: Camera, pose: np.ndarray, box: np.ndarray) -> bool:
-    """Whether any of a grid of rays over the picture hits the box [2, 3] in front of the camera."""
+    """Whether any ray of a grid over the image hits the box [2, 3] in front of the camera."""
     x = torch.linspace(0, camera.width, _PROBES, dtype=torch.float64)
     y = torch.linspace(0, camera.height, _PROBES, dtype=torch.float64)
     yy, xx = torch.meshgrid(y, x, indexing="ij")

@@ -1,4 +1,4 @@
-"""Checks that need the pixels: every image is read, decoded and compared with the others."""
+"""Checks of pixels: reads and decodes every image, and compares it with the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESTORE = "Restore the file from its source, or remove its frame."
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What reading one file showed: a digest of its bytes, and in words its fault, or that it shows nothing."""
+    """Result of reading one file. digest: of its bytes. fault: why it is unreadable. blank: in what way it is blank."""
 
     path: Path
     digest: str
@@ -31,7 +31,7 @@ class FileCheck:
 
 
 def check_pixels(parsed: Parsed, progress: Callable[[int, int], None] | None) -> list[Problem]:
-    """Unreadable and blank images and masks, masks of the wrong size, and the same content under different names."""
+    """Finds unreadable images and masks, blank images, masks of the wrong size, and images with the same content."""
     names = {f.image: f.name for f in parsed.frames if f.image is not None}
     images = list(names)
     masks = sorted({f.mask for f in parsed.frames if f.mask is not None})
@@ -56,7 +56,7 @@ def check_pixels(parsed: Parsed, progress: Callable[[int, int], None] | None) ->
 
 
 def _check_blanks(done: list[FileCheck], names: dict[Path, str]) -> list[Problem]:
-    """A warning for each image that shows nothing; one error where none shows anything."""
+    """A warning for each blank image, or one error if all images are blank."""
     images = [item for item in done if item.path in names and item.fault is None]
     blank = [(names[item.path], item.blank) for item in images if item.blank is not None]
     if blank and len(blank) == len(images):
@@ -91,7 +91,7 @@ def _decode(path: Path) -> FileCheck:
     except Image.DecompressionBombError:
         return FileCheck(path, digest, "is larger than 179 megapixels, more than Pillow will decode.")
     except (OSError, ValueError, SyntaxError, EOFError) as error:
-        # Pillow reports damaged files by several unrelated exceptions; a broken PNG chunk is a SyntaxError.
+        # Pillow raises several unrelated exceptions for damaged files; for a broken PNG chunk a SyntaxError.
         cut = "truncated" in str(error) or "broken data stream" in str(error)
         words = "is cut short: its pixels end before the picture does." if cut else f"cannot be decoded: {error}."
         return FileCheck(path, digest, words)
@@ -99,7 +99,7 @@ def _decode(path: Path) -> FileCheck:
 
 
 def _blank(image: Image.Image) -> str | None:
-    """In words that an image shows nothing, if so."""
+    """A message if an image is transparent or has one colour everywhere; otherwise None."""
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") and image.getchannel(image.getbands()[-1]).getextrema()[1] == 0:
         return "is transparent everywhere."
     bands = image.convert("RGB").getextrema() if image.mode == "P" else image.getextrema()

@@ -1,1 +1,1 @@
-"""Readers: one module for each scene format, and `detect`, which chooses among them."""
+"""Readers: one module for each scene format, and `detect`, which chooses the reader."""

@@ -1,7 +1,8 @@
-"""Blender scenes: `transforms_train.json` and its siblings, as NeRF-synthetic and D-NeRF have them.
+"""Blender scenes: `transforms_train.json`, `transforms_val.json`, `transforms_test.json`, as in NeRF-synthetic.
 
-One file per split, one `camera_angle_x` per file (or any of the keys of a transforms.json), `file_path` mostly without
-an extension, and `time` per frame where the scene moves. Poses are in house convention already.
+There is one file per split, with one `camera_angle_x` per file (or any of the keys of a transforms.json). `file_path`
+is mostly without an extension. Frames of dynamic scenes (D-NeRF) have a `time`. Poses already have raymine's
+convention.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def is_blender(root: Path) -> bool:
-    """Whether the folder has a file of this format."""
+    """Whether the folder contains a file of this format."""
     return any((root / f"transforms_{split}.json").is_file() for split in SPLITS)
 
 
 def parse_blender(root: Path) -> Parsed:
-    """Reads every split that is there."""
+    """Reads every split that exists."""
     parsed = Parsed(root, "blender", "transforms_train.json", object_scene=True)
     finder = ImageFinder(root)
     found: list[Split] = []
@@ -58,7 +59,7 @@ def parse_blender(root: Path) -> Parsed:
 def parse_frames(
     document: dict[str, Any], source: str, split: Split | None, finder: ImageFinder, parsed: Parsed
 ) -> list[RawFrame]:
-    """The frames of one transforms file that have a name and a pose; the others are recorded as problems."""
+    """The frames of a transforms file that have a name and a pose. The others are recorded as problems."""
     frames = []
     shared: Intrinsics | None = None
     for i, entry in enumerate(read_frames(document, source, parsed)):

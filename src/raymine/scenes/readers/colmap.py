@@ -1,7 +1,7 @@
 """COLMAP scenes: a sparse model (binary or text) and a folder of images.
 
-The model gives more than poses. The points that each image sees tell how near and how far its content is, which the
-normalisation uses for the depth of the scene.
+Besides poses, the model has the points that each image sees. They give the depth range of the content, which the
+normalisation uses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_model(root: Path) -> Path | None:
 
 
 def find_partial_model(root: Path) -> Path | None:
-    """A file of a model that lacks its other half, or None."""
+    """The cameras or images file of an incomplete model, or None."""
     for place in _PLACES:
         for stem in ("cameras", "images"):
             file = _file(root / place, stem)
@@ -49,7 +49,7 @@ def find_partial_model(root: Path) -> Path | None:
 
 
 def parse_colmap(root: Path, downscale: int) -> Parsed:
-    """Reads the model under `root`; `root` may also be the model's own folder."""
+    """Reads the model below `root`. `root` may also be the folder of the model itself."""
     model = find_model(root)
     assert model is not None, "the caller has found a model"
     base = _image_root(root)
@@ -83,12 +83,12 @@ def _complete(folder: Path) -> bool:
 
 
 def _file(folder: Path, stem: str) -> Path | None:
-    """A model's file, binary before text as COLMAP itself prefers."""
+    """A file of the model. Binary takes precedence over text, as in COLMAP."""
     return next((p for s in (".bin", ".txt") if (p := folder / f"{stem}{s}").is_file()), None)
 
 
 def _image_root(root: Path) -> Path:
-    """The scene folder: `root`, or for a model's own folder the nearest parent that has images."""
+    """The scene folder: `root`, or if that is the folder of a model, the nearest parent with images."""
     if _complete(root):
         for folder in (root, *list(root.resolve().parents)[:3]):
             if choose_folder(folder, 1, Parsed(folder, "", "")) is not None:
@@ -97,7 +97,7 @@ def _image_root(root: Path) -> Path:
 
 
 def _read_intrinsics(model: Path, parsed: Parsed) -> dict[int, Intrinsics | None] | None:
-    """Cameras by id, None for those of an unknown model, whose frames are left out and reported once."""
+    """Cameras by id; None for a camera of an unsupported model, which is reported and whose frames are left out."""
     file = _file(model, "cameras")
     assert file is not None
     name = f"{parsed.source}/{file.name}"
@@ -134,7 +134,7 @@ def _read_images(model: Path, parsed: Parsed) -> list[ModelImage] | None:
 
 
 def _read_points(model: Path, parsed: Parsed) -> ModelPoints | None:
-    """The scene points, sorted by id; a model without them, or with a damaged file, is used without depths."""
+    """The scene points, sorted by id. None if they are missing, too few or damaged; depths are then unknown."""
     file = _file(model, "points3D")
     if file is None:
         return None
@@ -154,7 +154,7 @@ def _read_points(model: Path, parsed: Parsed) -> ModelPoints | None:
 
 
 def _with_depths(frame: RawFrame, image: ModelImage, points: ModelPoints) -> RawFrame:
-    """Near and far from the points that the image sees; the outermost 1 % are taken for mismatches."""
+    """The frame with near and far from the points that it sees. The outermost 1 % are ignored as mismatches."""
     seen = image.points[image.points >= 0]
     at = np.searchsorted(points.ids, seen).clip(max=len(points.ids) - 1)
     positions = points.positions[at[points.ids[at] == seen]]

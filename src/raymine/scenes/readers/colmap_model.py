@@ -1,7 +1,7 @@
-"""COLMAP's files, binary and text: cameras, images and points, as they are stored.
+"""Reads COLMAP's files, binary and text: cameras, images and points.
 
-Nothing is converted here but the camera models, because which parameters a model has is part of the file format.
-Files that are cut short raise `ModelFileError` with the file's name and how far it could be read.
+Only camera models are converted here, because the parameters of a model are part of the file format. Damaged files
+raise `ModelFileError`, which says where.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _OBSERVATION = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 
 
 class ModelFileError(Exception):
-    """A model file that ends too early or holds something else; the message follows the file's name."""
+    """A model file that is cut short or has the wrong content. The message is meant to follow the file name."""
 
 
 class UnknownModelError(Exception):
-    """A camera model that raymine does not have; the message is its name."""
+    """A camera model that raymine does not know. The message is its name."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ModelCamera:
     parameters: tuple[float, ...]
 
     def intrinsics(self) -> Intrinsics | None:
-        """In house terms; None for a model that raymine does not have."""
+        """As `Intrinsics`; None for a camera model that raymine does not support."""
         p = self.parameters
         if self.model not in _MODELS or len(p) != _MODELS[self.model][1]:
             return None
@@ -67,7 +67,7 @@ class ModelCamera:
 
 
 def _with_lens(camera: Intrinsics, model: str, k: tuple[float, ...]) -> Intrinsics | None:
-    """Adds the lens; one that is all zeros is left a pinhole."""
+    """The camera with its lens distortion; a perspective lens with zero coefficients stays a pinhole."""
     if model in ("OPENCV_FISHEYE", "SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE"):
         return replace(camera, model="fisheye", distortion=(*k, 0.0, 0.0, 0.0)[:4])
     if model in ("SIMPLE_RADIAL", "RADIAL"):
@@ -85,7 +85,7 @@ def _with_lens(camera: Intrinsics, model: str, k: tuple[float, ...]) -> Intrinsi
 
 @dataclass(frozen=True)
 class ModelImage:
-    """One image: world-to-camera rotation (w, x, y, z) and translation; ids of the points it sees, -1 for none."""
+    """One image: world-to-camera quaternion (w, x, y, z) and translation; ids of the points of its features, or -1."""
 
     name: str
     camera: int
@@ -103,7 +103,7 @@ class ModelPoints:
 
 
 class _Bytes:
-    """A binary file read front to back."""
+    """A binary file that is read from front to back."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
@@ -157,7 +157,7 @@ def _binary_cameras(path: Path) -> dict[int, ModelCamera]:
     for _ in range(file.take("Q")[0]):
         number, model, width, height = file.take("IiQQ")
         if model not in _NAMES:
-            # Its number of parameters is unknown, so nothing behind it can be read either.
+            # Its number of parameters is unknown, so the rest of the file cannot be read either.
             raise UnknownModelError(f"number {model}")
         name = _NAMES[model]
         cameras[number] = ModelCamera(name, width, height, file.take(f"{_MODELS[name][1]}d"))
@@ -184,7 +184,7 @@ def _binary_points(path: Path) -> Iterator[tuple[float, ...]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line numbers and lines without comments. Empty lines count: an image without points has one."""
+    """Line numbers and lines without comments. Empty lines are kept: an image without points has one."""
     text = path.read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Which format a scene folder has, and the reader that goes with it."""
+"""Detects the format of a scene folder, and calls its reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXPECTED = (
 
 
 def parse_scene(path: Path, downscale: int) -> Parsed:
-    """Reads a scene folder, or one transforms file, with the first format that fits."""
+    """Reads a scene folder or a transforms file with the first format that matches."""
     if path.is_file() and path.suffix.lower() == ".json":
         return _described(parse_transforms(path))
     unknown = Parsed(path, "unknown", path.name or str(path))

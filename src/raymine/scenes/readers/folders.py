@@ -1,4 +1,4 @@
-"""Which folder of images to use where a scene comes with several sizes: `images`, `images_2`, `images_4`, ..."""
+"""The choice of an image folder if a scene has several sizes: `images`, `images_2`, `images_4`, ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SMALLER = (2, 4, 8, 16)
 
 
 def image_folders(root: Path) -> dict[int, Path]:
-    """Folders that hold images, by how much smaller they are: 1 for full size, 2 for `images_2`, and so on."""
+    """Folders with images, by their downscale factor: 1 for full size, 2 for `images_2`, and so on."""
     folders = {n: root / f"images_{n}" for n in _SMALLER}
     full = next((root / name for name in _FULL_SIZE if images_in(root / name)), None)
     found = {n: folder for n, folder in folders.items() if images_in(folder)}
@@ -20,10 +20,10 @@ def image_folders(root: Path) -> dict[int, Path]:
 
 
 def choose_folder(root: Path, downscale: int, parsed: Parsed) -> Path | None:
-    """The folder whose images serve this downscale best; None where there is no folder of images.
+    """The best image folder for this downscale; None if there is no folder with images.
 
-    A folder made for exactly this factor is used as it is, if it is complete. Otherwise the largest images are used
-    and divided, which may be `images_8` where nothing else was kept. What was chosen is recorded in `parsed`.
+    A folder for exactly this factor is used if it is complete. Otherwise the folder with the largest images is used,
+    which may be `images_8` if there is no other. The choice is recorded in `parsed`.
     """
     folders = image_folders(root)
     if not folders:
@@ -40,7 +40,7 @@ def choose_folder(root: Path, downscale: int, parsed: Parsed) -> Path | None:
 
 
 def choose_images(root: Path, downscale: int, parsed: Parsed) -> list[Path]:
-    """The images of the chosen folder in the order of their names; empty, with a problem, where there are none."""
+    """The images of the chosen folder, ordered by name. If there is no folder, records a problem and returns []."""
     folder = choose_folder(root, downscale, parsed)
     if folder is None:
         parsed.error("images", "no folder with images was found.", "Put the images into `images`.", "missing-image")

@@ -1,4 +1,4 @@
-"""Tolerant reading of JSON scene files: each value is taken if it makes sense and reported if it does not."""
+"""Tolerant reading of JSON scene files: a value that is not valid is reported, and reading continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENS_KEYS = ("is_fisheye", "k1", "k2", "k3", "k4", "p1", "p2")
 
 
 def read_object(path: Path, parsed: Parsed) -> dict[str, Any] | None:
-    """The JSON object in a file; None, with the problem recorded, where there is none."""
+    """The JSON object in a file. If there is none, records a problem and returns None."""
     name = path.name
     try:
         document = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -42,7 +42,7 @@ def read_object(path: Path, parsed: Parsed) -> dict[str, Any] | None:
 
 
 def read_frames(document: dict[str, Any], source: str, parsed: Parsed) -> list[dict[str, Any]]:
-    """The entries of `frames` that are objects."""
+    """The entries of `frames` that are objects. The others are recorded as problems."""
     frames = document.get("frames")
     if not isinstance(frames, list) or not frames:
         what = "has no `frames`." if frames is None else "has `frames` that is not a list with entries."
@@ -59,14 +59,14 @@ def read_frames(document: dict[str, Any], source: str, parsed: Parsed) -> list[d
 
 
 def read_pose(entry: dict[str, Any], where: str, parsed: Parsed) -> np.ndarray | None:
-    """`transform_matrix` as [3, 4] float64; numbers that are not finite are kept for the pose check to name."""
+    """`transform_matrix` as [3, 4] float64; None if it is not a matrix. The pose check reports non-finite numbers."""
     value = entry.get("transform_matrix")
     fix = "`transform_matrix` is a 4x4 (or 3x4) camera-to-world matrix of numbers."
     if value is None:
         parsed.error(where, "has no `transform_matrix`.", fix, "pose")
         return None
     try:
-        # JSON has no word for NaN, and some writers put null in its place.
+        # JSON cannot represent NaN, and some writers use null instead.
         rows = [[math.nan if x is None else float(x) for x in row] for row in value]
         matrix = np.array(rows, dtype=np.float64)
     except (TypeError, ValueError):
@@ -79,7 +79,7 @@ def read_pose(entry: dict[str, Any], where: str, parsed: Parsed) -> np.ndarray |
 
 
 def read_number(entry: dict[str, Any], key: str, where: str, parsed: Parsed) -> float | None:
-    """A number, None where the key is missing, and a problem where the value is something else."""
+    """The number under a key; None if the key is missing. Records a problem if the value is not a number."""
     value = entry.get(key)
     if value is None:
         return None
@@ -90,7 +90,7 @@ def read_number(entry: dict[str, Any], key: str, where: str, parsed: Parsed) -> 
 
 
 def read_aabb_scale(document: dict[str, Any], source: str, parsed: Parsed) -> float | None:
-    """instant-ngp's hint at how far the scene reaches; None, with a warning, where it makes no sense."""
+    """instant-ngp's hint at the size of the scene. If it is out of range, records a warning and returns None."""
     scale = read_number(document, "aabb_scale", source, parsed)
     if scale is not None and not 1 <= scale <= 2**20:
         what = f"has `aabb_scale` = {scale:g}; it is ignored."
@@ -100,12 +100,12 @@ def read_aabb_scale(document: dict[str, Any], source: str, parsed: Parsed) -> fl
 
 
 def has_intrinsics(entry: dict[str, Any]) -> bool:
-    """Whether a frame states a camera of its own."""
+    """Whether a frame has its own camera."""
     return any(key in entry for key in _INTRINSIC_KEYS + _LENS_KEYS)
 
 
 def read_intrinsics(entry: dict[str, Any], where: str, parsed: Parsed) -> Intrinsics:
-    """The camera that a file or a frame states, in the keys that instant-ngp and nerfstudio share."""
+    """The camera of a file or a frame, from the keys that instant-ngp and nerfstudio share."""
     number = {key: read_number(entry, key, where, parsed) for key in (*_INTRINSIC_KEYS[:-1], *_LENS_KEYS[1:])}
     if all(number[k] is None for k in ("fl_x", "fl_y", "camera_angle_x", "camera_angle_y")):
         what = "states no focal length: none of `fl_x`, `fl_y`, `camera_angle_x`, `camera_angle_y`."
@@ -137,7 +137,7 @@ def read_intrinsics(entry: dict[str, Any], where: str, parsed: Parsed) -> Intrin
 def _read_lens(
     entry: dict[str, Any], number: dict[str, float | None], where: str, parsed: Parsed
 ) -> tuple[CameraModel, tuple[float, ...]]:
-    """Model and coefficients; a model with nothing but zeros is a pinhole and costs nothing."""
+    """Camera model and distortion coefficients. A perspective model with zero coefficients is a pinhole."""
     k1, k2, k3, k4, p1, p2 = (number[k] or 0.0 for k in ("k1", "k2", "k3", "k4", "p1", "p2"))
     name = str(entry.get("camera_model", "OPENCV_FISHEYE" if entry.get("is_fisheye") else "OPENCV"))
     if name.upper() in _FISHEYE_NAMES or entry.get("is_fisheye"):

@@ -1,8 +1,8 @@
-"""LLFF and Mip-NeRF 360 scenes: `poses_bounds.npy` beside a folder of images in the same order.
+"""LLFF and Mip-NeRF 360 scenes: `poses_bounds.npy` and a folder of images in the same order.
 
 Each row of the file is a [3, 5] matrix and two depths. The matrix is camera-to-world with columns [down, right, back,
-centre] and a fifth column (height, width, focal length) of the full-size camera, which may be larger than the images
-that were kept; x and y are scaled separately to the images that are there. The principal point is the centre.
+centre]. Its fifth column is (height, width, focal length) of the full-size camera. The images may be smaller; the
+camera is then scaled to them, x and y separately. The principal point is the image centre.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parse_llff(root: Path, downscale: int) -> Parsed:
 
 
 def _read_rows(path: Path, parsed: Parsed) -> np.ndarray | None:
-    """The [n, 17] array in the file; None, with the problem recorded, where there is none."""
+    """The array [n, 17] in the file. If there is none, records a problem and returns None."""
     fix = "The file holds one row of 17 numbers per image. Write it again with LLFF's imgs2poses."
     try:
         rows = np.load(path, allow_pickle=False)
@@ -66,7 +66,7 @@ def _read_rows(path: Path, parsed: Parsed) -> np.ndarray | None:
 
 
 def _bounds_are_real(bounds: np.ndarray, parsed: Parsed) -> bool:
-    """Whether the depths say something. Tools without scene points write one wide range for every image."""
+    """Whether the depth bounds can be used. Tools without scene points write the same wide range for every image."""
     near, far = bounds[:, 0], bounds[:, 1]
     if not (np.isfinite(bounds).all() and (near > 0).all() and (far > near).all()):
         fix = "Each row ends with the nearest and the farthest depth, 0 < near < far."

@@ -1,7 +1,7 @@
 """nerfstudio and instant-ngp scenes: one `transforms.json` with shared or per-frame cameras.
 
-Beyond the Blender keys: focal lengths and principal point in pixels of `w` x `h`, lens distortion, masks, `aabb_scale`
-(instant-ngp's hint at how far the scene reaches), and lists of file names per split (nerfstudio).
+Additional keys, compared with Blender: focal lengths and principal point in pixels of `w` x `h`, lens distortion,
+masks, `aabb_scale` (instant-ngp's hint at the size of the scene), and lists of file names per split (nerfstudio).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .jsonfiles import read_aabb_scale, read_object
 
 
 def parse_transforms(path: Path) -> Parsed:
-    """Reads one transforms file; `path` is the file itself."""
+    """Reads the transforms file `path`."""
     parsed = Parsed(path.parent, "transforms", path.name)
     document = read_object(path, parsed)
     if document is None:
@@ -32,7 +32,7 @@ def parse_transforms(path: Path) -> Parsed:
 
 
 def _apply_lists(document: dict[str, Any], parsed: Parsed) -> None:
-    """Puts frames into the splits that `train_filenames`, `val_filenames` and `test_filenames` name."""
+    """Assigns frames to splits by `train_filenames`, `val_filenames` and `test_filenames`, if there are such lists."""
     lists: dict[Split, list[str]] = {}
     for split in SPLITS:
         names = document.get(f"{split}_filenames")
