@@ -1,9 +1,10 @@
-"""Trains the fused and the plain step from the same seeds for the same number of steps, and compares their pictures.
+"""Trains the same model with several engines from the same seeds for the same number of steps, and compares them.
 
-    python benchmarks/bench_engines.py SCENE [--steps 2000] [--seeds 2] [--samples N] [--out FILE]
+    python benchmarks/bench_engines.py SCENE [--engines fused,captured,plain] [--policies hard] [--steps 2000]
+                                       [--seeds 2] [--samples N] [--out FILE]
 
-Both draw the same rays. One JSON row a run: PSNR over all pixels of held-out views, milliseconds a step, and for plain
-runs how many dB the fused one of that seed has more. Needs CUDA.
+All engines draw the same rays. One JSON row per run: PSNR over all pixels of the test views, milliseconds per step, and
+how many dB the first engine of the list has more. Needs CUDA.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from raymine import recipes
 from raymine.bench.rows import append_rows
 from raymine.config import replace_fields
 from raymine.contracts import Renderer
-from raymine.engines import Engine, PlainEngine, engine_for, renderer_for
+from raymine.engines import Engine, engine_for, renderer_for
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import evaluation_frames, open_data
@@ -42,14 +43,14 @@ def score(renderer: Renderer, views: TrainData, background: torch.Tensor) -> flo
     return sum(scores) / len(scores)
 
 
-def run(config: TrainConfig, data: TrainData, seed: int, steps: int, *, fused: bool) -> tuple[Renderer, float]:
-    """What shows the trained field, and milliseconds a step behind the first few, which compile."""
+def run(config: TrainConfig, data: TrainData, seed: int, steps: int, name: str) -> tuple[Renderer, float]:
+    """A renderer of the trained field, and milliseconds per step after the first few steps, which compile."""
     device = torch.device("cuda")
     state = create_state(config, data, seed=seed, device=device)
     state.horizon = steps
-    engine: Engine = engine_for(state, data) if fused else PlainEngine(state, data, "asked for")
-    if fused and engine.name != "fused":
-        sys.exit(f"error: the fused step cannot take this: {engine.reason}.")
+    engine: Engine = engine_for(state, data)
+    if engine.name != name:
+        sys.exit(f"error: the {name} engine cannot train this; {engine.name} would, because {engine.reason}.")
     began, first = 0.0, 0
     while state.step < steps:
         if not first and state.step >= min(WARM_UP, steps - 1):
@@ -64,6 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scene")
     parser.add_argument("--recipe", default="ngp")
+    parser.add_argument("--engines", default="fused,plain")
+    parser.add_argument("--policies", default="hard")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--samples", type=int, default=None, help="of a step; else as the recipe says")
@@ -83,21 +86,35 @@ def main() -> None:
         open_data(scene, scene.of_split("train"), device, None) as seen,
         open_data(scene, evaluation_frames(scene, options.views), device, None) as unseen,
     ):
-        for seed in range(options.seeds):
-            found = {}
-            for name in ("fused", "plain"):
-                renderer, step_ms = run(config, seen.train, seed, options.steps, fused=name == "fused")
-                found[name] = score(renderer, unseen.train, background)
-                row = {
-                    "benchmark": "engines", "scene": Path(options.scene).name, "recipe": options.recipe, "engine": name,
-                    "seed": seed, "steps": options.steps, "samples": config.batch.samples,
-                    "views": len(unseen.train.rig), "downscale": options.downscale, "psnr": found[name],
-                    "step_ms": step_ms, "fused_more_db": found["fused"] - found[name],
-                    "environment": describe_environment(device),
-                }  # fmt: skip
-                print(f"seed {seed}  {name}  {found[name]:.3f} dB  {step_ms:.2f} ms a step", flush=True)
-                append_rows(options.out, [row])
-            print(f"seed {seed}  fused has {found['fused'] - found['plain']:+.3f} dB", flush=True)
+        for policy in options.policies.split(","):
+            mined = replace_fields(config, {"mining.policy": policy})
+            for seed in range(options.seeds):
+                compare(options, mined, (seen.train, unseen.train), background, seed)
+
+
+def compare(
+    options: argparse.Namespace,
+    config: TrainConfig,
+    data: tuple[TrainData, TrainData],
+    background: torch.Tensor,
+    seed: int,
+) -> None:
+    """Train every engine from one seed; print and append a row for each. data: training views and test views."""
+    found: dict[str, float] = {}
+    for name in options.engines.split(","):
+        wish = replace_fields(config, {"engine": "auto" if name == "fused" else name})
+        renderer, step_ms = run(wish, data[0], seed, options.steps, name)
+        found[name] = score(renderer, data[1], background)
+        first = next(iter(found.values()))
+        row = {
+            "benchmark": "engines", "scene": Path(options.scene).name, "recipe": options.recipe, "engine": name,
+            "policy": config.mining.policy, "seed": seed, "steps": options.steps, "samples": config.batch.samples,
+            "views": len(data[1].rig), "downscale": options.downscale, "psnr": found[name], "step_ms": step_ms,
+            "first_more_db": first - found[name], "environment": describe_environment(torch.device("cuda")),
+        }  # fmt: skip
+        text = f"{config.mining.policy}  seed {seed}  {name}  {found[name]:.3f} dB  {step_ms:.2f} ms a step"
+        print(f"{text}  first has {first - found[name]:+.3f} dB", flush=True)
+        append_rows(options.out, [row])
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Train:
     recompute_samples: int = 0
     """Evaluate this many samples at a time and recompute their activations: less memory, slower steps; 0 is off."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes CUDA where its fused kernels can train the scene."""
+    """Where to train; auto takes a CUDA GPU where there is one."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False

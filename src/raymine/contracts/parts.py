@@ -208,7 +208,7 @@ class EstimatesMemory(Protocol):
 
 
 class FieldConfig(Protocol):
-    """A frozen dataclass that builds a field."""
+    """A frozen dataclass that builds a field. One whose field depends on time has an attribute `dynamic` = True."""
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> Field:
         """A new field, which is an `nn.Module`, on `device`; its initial parameters are a function of the seed."""

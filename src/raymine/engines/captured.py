@@ -209,7 +209,7 @@ class CapturedEngine:
 
     def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
         self.trainer = CapturedTrainer(state, data)
-        self.reason = f"plain torch in a CUDA graph, since {reason}"
+        self.reason = reason
         self._state = state
 
     def advance(self, steps: int) -> list[StepReport]:

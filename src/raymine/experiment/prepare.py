@@ -85,10 +85,10 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
     name = recipes.name_of(request.recipe)
-    if scene.dynamic:
+    base, train = _configure(request, scene, device)
+    if scene.dynamic and not getattr(train.field, "dynamic", False):
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
-    base, train = _configure(request, scene, device)
     twin = recipes.twin_of(request.recipe, base, scene, device.type)
     if twin is not None:
         same = f"Recipe: on a {device.type.upper()} `{name}` is the same as `{twin}`."

@@ -246,10 +246,14 @@ def _nothing() -> None:
 
 def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartInfo:
     prepared = work.prepared
-    # Someone who asked for CUDA should know when it is not the fast path that runs, and why.
-    slow = prepared.device.type == "cuda" and work.engine.name == "plain"
-    notes = (f"Step: plain, because {work.engine.reason}.",) if slow else ()
-    config, scene = prepared.config, prepared.scene
+    config, scene, engine = prepared.config, prepared.scene, work.engine
+    notes, warnings = scene.decisions, scene.warnings
+    # Someone who trains on CUDA should know when it is not the fast path that runs, and why.
+    if prepared.device.type == "cuda" and engine.name != "fused":
+        notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")
+        if config.train.deterministic:
+            told = f"The {engine.name} engine adds up gradients in no fixed order on CUDA: this run will not repeat."
+            warnings = (*warnings, told)
     return StartInfo(
         run=run.path,
         scene=config.scene,
@@ -260,6 +264,6 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartIn
         steps=config.steps,
         max_seconds=config.max_seconds,
         max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
-        notes=(*scene.decisions, *notes),
-        warnings=scene.warnings,
+        notes=notes,
+        warnings=warnings,
     )

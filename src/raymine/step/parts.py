@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from raymine.contracts import Group, Part, Scalars
+from raymine.errors import ConfigError
 
 
 class ModulePart:
@@ -21,10 +22,18 @@ class ModulePart:
 
     def groups(self) -> list[Group]:
         own = getattr(self.module, "groups", None)
-        if own is not None:
-            return cast("list[Group]", own())
         parameters = dict(self.module.named_parameters())
-        return [Group("network", parameters)] if parameters else []
+        if own is None:
+            return [Group("network", parameters)] if parameters else []
+        groups = cast("list[Group]", own())
+        listed = {id(value) for group in groups for value in group.parameters.values()}
+        left_out = [name for name, value in parameters.items() if value.requires_grad and id(value) not in listed]
+        if left_out:
+            raise ConfigError(
+                f"the groups of {type(self.module).__name__} leave out {', '.join(left_out)}.",
+                hint="Put every parameter into a group, or set `requires_grad` to False where it is not trained.",
+            )
+        return groups
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.module.state_dict(keep_vars=False))
