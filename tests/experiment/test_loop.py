@@ -150,7 +150,7 @@ def test_lost_rays_are_reported_as_an_event(tmp_path: Path) -> None:
     train(tmp_path / "a", Options(steps=8, lose=lambda s: {2: 5, 3: 1}.get(s, 0), burst=4), seen)
     events = [(e.step, e.level, e.message) for e in seen.events if e.kind == "lost-rays"]
     assert events == [
-        (4, "warning", "6 rays found no room for their samples and were left out; there is more room now")
+        (4, "warning", "6 rays were left out: their samples did not fit into the buffers, which are larger now")
     ]
 
 

@@ -1,9 +1,9 @@
-"""The one owner of camera conventions: every pose, lens and pixel conversion of raymine goes through here.
+"""Camera conventions: every conversion of poses, lenses and pixels in raymine is defined here.
 
-The house convention, into which every reader converts: a pose is camera-to-world [3, 4] with x to the right of the
+raymine's convention, to which every reader converts: a pose is camera-to-world [3, 4] with x to the right of the
 picture, y up and z backward (the camera looks along -z). Pixel coordinates are continuous, x to the right and y down,
-and the centre of the first pixel is (0.5, 0.5). `poses` holds conversions of poses, `lens` the distortion models, and
-`projection` what joins the two: points to pixels and pixels to directions.
+and the centre of the first pixel is (0.5, 0.5). `poses` converts poses, `lens` has the distortion models, and
+`projection` maps points to pixels and pixels to directions.
 """
 
 from __future__ import annotations

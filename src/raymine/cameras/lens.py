@@ -8,10 +8,10 @@ fisheye (equidistant), with theta the angle to the optical axis and coefficients
 
     theta' = theta (1 + k1 theta^2 + k2 theta^4 + k3 theta^6 + k4 theta^8)
 
-The inverses have no closed form. Newton's method with the exact derivative converges quadratically, and for a lens
-that only bends one way it approaches the root from one side, so a fixed small number of steps is enough; `projection`
-measures that number per camera. Everything is plain arithmetic on tensors of one shape: it runs on any device and
-dtype and needs no host synchronisation. Coefficients are tensors that broadcast against the points.
+The inverses have no closed form. Newton's method with the exact derivative converges quadratically. If the distortion
+curve is convex or concave, it approaches the root from one side, so a small fixed number of steps is enough;
+`projection` measures that number for each camera. Everything is arithmetic on tensors of one shape: it runs on any
+device and dtype and does not wait for the device. Coefficients are tensors that broadcast against the points.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def distort_opencv(x: Tensor, y: Tensor, coefficients: Sequence[Tensor]) -> tupl
 def undistort_opencv(xd: Tensor, yd: Tensor, coefficients: Sequence[Tensor], steps: int) -> tuple[Tensor, Tensor]:
     """Inverse of `distort_opencv` by `steps` Newton steps in two dimensions.
 
-    Points beyond the fold of the lens model have no inverse. For them the step is bounded, so the result is finite
-    but meaningless; `raymine.cameras.lens_coverage` counts them.
+    Where the distortion polynomial turns back (its fold), points have no inverse. The bounded steps then give a finite
+    but meaningless result; `raymine.cameras.lens_coverage` tells how many such points a picture has.
     """
     x, y = xd, yd
     for _ in range(steps):
@@ -71,7 +71,7 @@ def _opencv_with_jacobian(x: Tensor, y: Tensor, coefficients: Sequence[Tensor]) 
 
 
 def distort_fisheye(theta: Tensor, coefficients: Sequence[Tensor]) -> Tensor:
-    """Angle to the axis [n] in radians -> distance from the centre on the image plane [n]. Differentiable."""
+    """Angle to the optical axis [n] in radians -> distance from the centre on the image plane [n]. Differentiable."""
     k1, k2, k3, k4 = coefficients
     t2 = theta * theta
     return theta * (1 + t2 * (k1 + t2 * (k2 + t2 * (k3 + t2 * k4))))

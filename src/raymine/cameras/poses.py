@@ -1,6 +1,6 @@
-"""Poses: conversions between conventions, checks, similarity transforms. NumPy, float64, offline.
+"""Poses: conversions between conventions, checks, similarity transforms. All in NumPy and float64.
 
-Conventions met in the wild, as columns of the camera-to-world rotation:
+Common conventions, as columns of the camera-to-world rotation:
 
     raymine, Blender, instant-ngp, nerfstudio   [right, up, back]
     OpenCV, COLMAP                              [right, down, forward], and COLMAP stores world-to-camera
@@ -16,20 +16,20 @@ import numpy as np
 from raymine.contracts import Camera
 
 RIGID_TOLERANCE = 1e-2
-"""Largest entry of R^T R - I that counts as rounding: files with three decimals must pass, a scaled pose must not."""
+"""Largest entry of R^T R - I that counts as rounding. Files with three decimals pass, a scaled pose does not."""
 
 FARTHEST = 1e9
-"""Largest number a pose may hold; squares and cubes of it are still exact enough to work with."""
+"""Largest absolute value in a pose; its square and cube are still precise enough in float64."""
 
 
 def from_opencv(pose: np.ndarray) -> np.ndarray:
-    """Camera-to-world [3, 4] with x right, y down, z forward -> house convention. It is its own inverse."""
+    """Camera-to-world [3, 4] with x right, y down, z forward -> raymine's convention. It is its own inverse."""
     pose = np.asarray(pose, dtype=np.float64)[:3, :4]
     return pose * np.array([1.0, -1.0, -1.0, 1.0])
 
 
 def quaternion_to_matrix(quaternion: np.ndarray) -> np.ndarray:
-    """(w, x, y, z) of any length but zero -> rotation [3, 3]."""
+    """Quaternion (w, x, y, z), not necessarily of unit length but not 0 -> rotation [3, 3]."""
     w, x, y, z = np.asarray(quaternion, dtype=np.float64) / np.linalg.norm(quaternion)
     return np.array(
         [
@@ -43,8 +43,8 @@ def quaternion_to_matrix(quaternion: np.ndarray) -> np.ndarray:
 def matrix_to_quaternion(rotation: np.ndarray) -> np.ndarray:
     """Rotation [3, 3] -> unit (w, x, y, z) with w >= 0.
 
-    The quaternion is the leading eigenvector of a symmetric 4x4 matrix of the rotation's entries, which has no branch
-    and no loss of precision near half turns.
+    The quaternion is the leading eigenvector of a symmetric 4x4 matrix. This needs no case distinction and is precise
+    near half turns too.
     """
     m = np.asarray(rotation, dtype=np.float64)
     k = np.array(
@@ -60,7 +60,7 @@ def matrix_to_quaternion(rotation: np.ndarray) -> np.ndarray:
 
 
 def from_colmap(quaternion: np.ndarray, translation: np.ndarray) -> np.ndarray:
-    """COLMAP world-to-camera (w, x, y, z), t -> house pose [3, 4]."""
+    """COLMAP world-to-camera quaternion (w, x, y, z) and translation [3] -> raymine pose [3, 4]."""
     world_to_camera = quaternion_to_matrix(quaternion)
     rotation = world_to_camera.T
     centre = -rotation @ np.asarray(translation, dtype=np.float64)
@@ -68,28 +68,28 @@ def from_colmap(quaternion: np.ndarray, translation: np.ndarray) -> np.ndarray:
 
 
 def to_colmap(pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """House pose [3, 4] -> COLMAP world-to-camera quaternion (w, x, y, z) and translation."""
+    """raymine pose [3, 4] -> COLMAP world-to-camera quaternion (w, x, y, z) and translation [3]."""
     opencv = from_opencv(pose)
     rotation = opencv[:, :3].T
     return matrix_to_quaternion(rotation), -rotation @ opencv[:, 3]
 
 
 def from_llff(pose: np.ndarray) -> np.ndarray:
-    """LLFF camera-to-world [3, 4+] with columns [down, right, back, centre, ...] -> house pose [3, 4]."""
+    """LLFF camera-to-world [3, 4+] with columns [down, right, back, centre, ...] -> raymine pose [3, 4]."""
     pose = np.asarray(pose, dtype=np.float64)
     return np.stack([pose[:, 1], -pose[:, 0], pose[:, 2], pose[:, 3]], axis=1)
 
 
 def to_llff(pose: np.ndarray) -> np.ndarray:
-    """House pose [3, 4] -> LLFF columns [down, right, back, centre]."""
+    """raymine pose [3, 4] -> LLFF pose [3, 4] with columns [down, right, back, centre]."""
     pose = np.asarray(pose, dtype=np.float64)
     return np.stack([-pose[:, 1], pose[:, 0], pose[:, 2], pose[:, 3]], axis=1)
 
 
 def look_at(position: np.ndarray, target: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Pose [3, 4] of a camera at `position` that sees `target` in its centre, `up` pointing up in the picture.
+    """The pose [3, 4] of a camera at `position` [3] that looks at `target` [3], with `up` [3] up in the picture.
 
-    Where the view runs along `up`, any sideways direction will do, and one is chosen.
+    If the view direction is parallel to `up`, some perpendicular direction becomes the right of the picture.
     """
     position, target, up = (np.asarray(v, dtype=np.float64) for v in (position, target, up))
     back = position - target
@@ -102,7 +102,7 @@ def look_at(position: np.ndarray, target: np.ndarray, up: np.ndarray) -> np.ndar
 
 
 def pose_fault(pose: np.ndarray) -> str | None:
-    """What keeps a [3, 4] pose from being a rigid motion, as words that follow "the pose"; None for a good one."""
+    """Why a [3, 4] pose is not a rigid transform, as words that follow "the pose"; None for a valid pose."""
     if pose.shape != (3, 4):
         return f"has shape {list(pose.shape)}, not [3, 4]"
     if not np.isfinite(pose).all():
@@ -132,9 +132,9 @@ def similarity(rotation: np.ndarray, centre: np.ndarray, scale: float) -> np.nda
 
 
 def apply_similarity(matrix: np.ndarray, poses: np.ndarray) -> np.ndarray:
-    """Poses [..., 3, 4] seen from a world transformed by the similarity [4, 4].
+    """Camera-to-world poses [..., 3, 4] in a world that is transformed by the similarity [4, 4].
 
-    Camera centres are mapped as points; rotations are turned and stay rotations, so the scale does not enter them.
+    Camera centres are transformed as points. Rotations are rotated but not scaled.
     """
     scale = np.cbrt(np.linalg.det(matrix[:3, :3]))
     rotation = matrix[:3, :3] / scale @ poses[..., :3]
@@ -144,10 +144,10 @@ def apply_similarity(matrix: np.ndarray, poses: np.ndarray) -> np.ndarray:
 
 
 def turn_clockwise(camera: Camera, pose: np.ndarray, turns: int) -> tuple[Camera, np.ndarray]:
-    """Camera and pose of the picture after it was turned clockwise by `turns` quarter turns.
+    """Camera and pose of a picture that was rotated clockwise by `turns` quarter turns.
 
-    A picture with an EXIF orientation is turned when it is shown; if the poses were computed on the stored pixels, the
-    camera has to be turned with it. The tangential coefficients (p2, p1) turn like a vector.
+    A picture with an EXIF orientation is rotated when it is shown. If its pose was computed on the stored pixels, the
+    camera must be rotated too. The tangential coefficients (p2, p1) rotate like a vector.
     """
     for _ in range(turns % 4):
         distortion = camera.distortion

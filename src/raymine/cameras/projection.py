@@ -28,13 +28,13 @@ _PROBES = 33
 
 @dataclass(frozen=True)
 class CameraTable:
-    """Intrinsics of many cameras as one tensor, so that a mixed batch of pixels unprojects in a few operations.
+    """Intrinsics of many cameras in one tensor, so that pixels of different cameras unproject in a few operations.
 
-    `values` is [parameters, cameras]: gathering cameras then leaves each parameter contiguous, which halves the time
-    of a batch. Parameters 0..3 are 1/fx, 1/fy, cx, cy; then, only where some camera needs them, k1 k2 p1 p2 k3
-    (opencv) and 1-or-0, k1 k2 k3 k4 (fisheye). A camera without a coefficient has zero there, which makes the lens
-    the identity, so no batch is ever split by model. `opencv_steps` and `fisheye_steps` are the Newton steps that
-    the hardest camera of the table needs, 0 where the model does not occur; they were measured in float64.
+    `values` is [parameters, cameras]. Gathering cameras then keeps each parameter contiguous, which halves the time
+    of a batch. Parameters 0..3 are 1/fx, 1/fy, cx, cy. Then follow, only if some camera needs them, k1 k2 p1 p2 k3
+    (opencv) and a flag (1 or 0), k1 k2 k3 k4 (fisheye). A coefficient that a camera does not have is 0, which makes
+    the lens the identity, so a batch never has to be split by model. `opencv_steps` and `fisheye_steps` are the most
+    Newton steps that a camera of the table needs, measured in float64; 0 if no camera has the model.
     """
 
     values: Tensor
@@ -49,7 +49,7 @@ class CameraTable:
         steps = {camera: _convergence(camera)[0] for camera in set(cameras) if camera.model != "pinhole"}
         opencv_steps = max((s for c, s in steps.items() if c.model == "opencv"), default=0)
         fisheye = [c for c in steps if c.model == "fisheye"]
-        # A fisheye row must be taken as one even if all of its coefficients are zero and it needs no Newton step.
+        # With at least one step, the fisheye branch runs even if all coefficients are zero.
         fisheye_steps = max((max(1, steps[c]) for c in fisheye), default=0)
         columns = [_parameters(camera, opencv_steps > 0, fisheye_steps > 0) for camera in cameras]
         values = torch.tensor(columns, dtype=torch.float64).t().contiguous() if columns else torch.empty(4, 0)
@@ -61,7 +61,7 @@ class CameraTable:
         return self.through(self.values.index_select(1, index), x, y).t().contiguous()
 
     def through(self, values: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The same for parameters [parameters, R or 1] that the caller has gathered already; returns [3, R]."""
+        """As `directions`, for parameters [parameters, R or 1] that are gathered already; returns [3, R]."""
         u = (x - values[2]) * values[0]
         v = (y - values[3]) * values[1]
         if self.opencv_steps:
@@ -70,7 +70,7 @@ class CameraTable:
             return _through_plane(u, v)
         first = 9 if self.opencv_steps else 4
         is_fisheye = values[first] > 0
-        # A pinhole point far off the axis is no fisheye angle; zero keeps its unused branch finite.
+        # Far off the axis a pinhole point is not a valid fisheye angle. Zero keeps the unused branch finite.
         distance = torch.where(is_fisheye, torch.sqrt(u * u + v * v), 0.0)
         theta = undistort_fisheye(distance, values[first + 1 : first + 5].unbind(0), self.fisheye_steps)
         sine = torch.where(distance > 1e-12, torch.sin(theta) / distance.clamp(min=1e-12), 1.0)
@@ -97,9 +97,9 @@ def unproject(camera: Camera, pose: np.ndarray | Tensor, xy: Tensor, distance: T
 def project(camera: Camera, pose: np.ndarray | Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """World points [n, 3] -> continuous pixel coordinates [n, 2] and depth along the optical axis [n].
 
-    A depth that is not positive means that the point is behind the image plane: a pinhole or opencv camera does not
-    see it and its pixel coordinates mean nothing (they are finite), while a fisheye camera may still see it. Points
-    far outside the picture may also lie beyond the fold of a lens model and come out inside it. Differentiable.
+    Where depth is not positive, the point is behind the camera. A pinhole or opencv camera does not see it, and its
+    pixel coordinates are finite but meaningless; a fisheye camera may still see it. Points far outside the picture may
+    lie beyond the fold of a lens model and be projected into the picture. Differentiable in `points`.
     """
     pose = torch.as_tensor(pose).to(points)
     local = (points - pose[:, 3]) @ pose[:, :3]
@@ -121,7 +121,7 @@ def project(camera: Camera, pose: np.ndarray | Tensor, points: Tensor) -> tuple[
 
 
 def field_of_view(camera: Camera) -> tuple[float, float]:
-    """Horizontal and vertical angle of view in degrees, of the lens without its distortion."""
+    """Horizontal and vertical field of view in degrees, without the distortion."""
     if camera.model == "fisheye":
         return float(np.degrees(camera.width / camera.fx)), float(np.degrees(camera.height / camera.fy))
     return (
@@ -131,13 +131,13 @@ def field_of_view(camera: Camera) -> tuple[float, float]:
 
 
 def lens_coverage(camera: Camera) -> float:
-    """Share of the picture, 0..1, on which the lens model can be inverted: 1 for every sound calibration."""
+    """The share of the picture, 0..1, on which the lens model can be inverted; 1 for every plausible calibration."""
     return 1.0 if camera.model == "pinhole" else _convergence(camera)[1]
 
 
 @lru_cache(maxsize=4096)
 def _convergence(camera: Camera) -> tuple[int, float]:
-    """Newton steps after which every invertible point of a grid over the picture has converged, and their share."""
+    """On a grid over the picture: Newton steps until all invertible points converge, and the share of such points."""
     history = []
     for steps in range(1, _MOST_STEPS + 1):
         history.append(_residual(camera, steps))
@@ -149,10 +149,10 @@ def _convergence(camera: Camera) -> tuple[int, float]:
 
 
 def _residual(camera: Camera, steps: int) -> Tensor:
-    """How far a grid over the picture misses itself after undistorting in `steps` and distorting back, float64.
+    """The error, in float64, of undistorting a grid over the picture in `steps` and distorting it again.
 
-    A polynomial has other roots beyond its fold, where the picture would be seen mirrored. A root counts only if the
-    model does not fold anywhere between the optical axis and it; otherwise the residual is infinite.
+    A polynomial has further roots beyond its fold, where the picture would be mirrored. A root is valid only if the
+    model does not fold between the optical axis and the root; otherwise the residual is infinite.
     """
     x = torch.linspace(0, camera.width, _PROBES, dtype=torch.float64)
     y = torch.linspace(0, camera.height, _PROBES, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, verified, rotated."""
+"""Checkpoints: saved training states. They are written atomically, verified when read, and rotated."""
 
 from .store import FORMAT as FORMAT
 from .store import Best as Best

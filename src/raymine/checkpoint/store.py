@@ -1,12 +1,12 @@
-"""Checkpoints that can be trusted: written as a whole, verified when read, never the only copy.
+"""Save, load and rotate checkpoints. They are written atomically and verified when read.
 
     checkpoints/step-00000120.safetensors     every tensor of the training state
     checkpoints/step-00000120.json            scalars, meta, and the size and SHA-256 of the tensor file
-    checkpoints/best.json                     which step is the best so far, and by what
+    checkpoints/best.json                     the best step so far, and its score
 
-The JSON is written last and removed first, so a checkpoint exists exactly when its JSON does, and it carries a digest
-of itself, so that a flipped bit anywhere is noticed. Randomness in raymine is a function of the step, so a checkpoint
-needs no generator state.
+The JSON is written last and removed first, so a checkpoint exists if and only if its JSON does. It contains a digest of
+itself, so that any changed bit is detected. Random numbers in raymine are a function of the step, so a checkpoint needs
+no generator state.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ _NAME = re.compile(r"step-(\d{8,})\.json")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One verified checkpoint. Tensors are on the CPU; `meta` is what the saver passed.
-
-    `version` is the raymine that wrote it.
-    """
+    """One verified checkpoint. Tensors are on the CPU. meta: as passed to `save`. version: of raymine, when saved."""
 
     path: Path
     step: int
@@ -50,7 +47,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Latest:
-    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+    """The latest intact checkpoint, and the steps and problems (one sentence each) of later, damaged ones."""
 
     checkpoint: Checkpoint
     problems: tuple[str, ...]
@@ -74,10 +71,10 @@ def save(
     meta: Mapping[str, JSON],
     keep: int = 2,
 ) -> Path:
-    """Write the checkpoint of `step` and delete all but the newest `keep` and the best; the path of its JSON.
+    """Write the checkpoint of `step`, then delete all but the latest `keep` and the best. Returns its JSON path.
 
-    Tensors may be on any device and are saved with their exact bits. On a full disk or without permission it raises
-    `ResourceError`, older checkpoints stay and nothing half-written remains.
+    Tensors may be on any device and are saved bit for bit. If the disk is full or not writable: `ResourceError`; older
+    checkpoints stay, and no incomplete file remains.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +82,7 @@ def save(
         raise resource_error(error, "create the checkpoint folder", folder) from error
     tensor_path, json_path = _paths(folder, step)
     _require_json(scalars, meta)
-    # Rewriting a step must never leave the old JSON beside the new tensors.
+    # If the step is saved again, the old JSON must never stand beside new tensors.
     json_path.unlink(missing_ok=True)
     fingerprint = write_tensors(tensor_path, tensors)
     body = {
@@ -107,10 +104,10 @@ def save(
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint, given the path of its JSON or of its tensors. Names that an earlier raymine gave
-    to tensors and scalars become those of this one.
+    """Read and verify one checkpoint, given the path of its JSON or of its tensors.
 
-    `CheckpointError` when it is damaged (and how), or written in a format this raymine does not read.
+    Names of tensors and scalars from earlier versions of raymine are migrated. `CheckpointError` if the checkpoint is
+    damaged, or has a format that this version does not read.
     """
     json_path = path.with_suffix(".json")
     body = _read_body(json_path)
@@ -128,10 +125,10 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_latest(folder: Path) -> Latest | None:
-    """The newest whole checkpoint of `folder`; None where there is none at all.
+    """The latest intact checkpoint of `folder`; None if the folder has no checkpoint.
 
-    A damaged one is passed over, in favour of the one before, and reported in `problems`. `CheckpointError` when all
-    are damaged, or when the newest is of another format (an older one is then no substitute).
+    Damaged checkpoints are skipped and reported in `problems`. `CheckpointError` if all are damaged, or if a later one
+    has an unknown format: then an older one is no substitute.
     """
     problems: list[str] = []
     damaged: list[int] = []
@@ -150,7 +147,7 @@ def load_latest(folder: Path) -> Latest | None:
 
 
 def list_steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint (damaged or not), ascending."""
+    """The steps of all checkpoints, intact or damaged, ascending."""
     if not folder.is_dir():
         return []
     matches = (_NAME.fullmatch(p.name) for p in folder.iterdir())
@@ -158,9 +155,9 @@ def list_steps(folder: Path) -> list[int]:
 
 
 def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
-    """`CheckpointError` naming every value of `meta` that differs from `expected` (recipe, config digest, ...).
+    """Raise `CheckpointError` if a value of `meta` differs from `expected` (recipe, config digest, ...).
 
-    A tuple names several values that will do, the usual one first.
+    A tuple in `expected` lists several accepted values, the usual one first.
     """
     wanted = {key: value if isinstance(value, tuple) else (value,) for key, value in expected.items()}
     wrong = [
@@ -176,33 +173,33 @@ def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
 
 
 def mark_best(folder: Path, best: Best) -> None:
-    """Point `best.json` at a step; its checkpoint is then kept."""
+    """Mark the checkpoint of a step as the best, in `best.json`. Rotation then keeps it."""
     value = {"step": best.step, "metric": best.metric, "value": best.value}
     write_json(folder / "best.json", value, "record the best checkpoint")
 
 
 def read_best(folder: Path) -> Best | None:
-    """What `best.json` points at, when that checkpoint exists."""
+    """The content of `best.json`, if the checkpoint that it names exists; else None."""
     try:
         data = json.loads((folder / "best.json").read_bytes())
         best = Best(int(data["step"]), str(data["metric"]), float(data["value"]))
     except (OSError, ValueError, KeyError, TypeError):
-        # The pointer is a convenience derived from the metrics; without it the newest checkpoint is used.
+        # The marker is derived from the metrics. Without it the latest checkpoint is used.
         return None
     return best if best.step in list_steps(folder) else None
 
 
 def load_best(folder: Path) -> Checkpoint | None:
-    """The best checkpoint, None where no evaluation has named one."""
+    """The best checkpoint; None if no evaluation has selected one."""
     best = read_best(folder)
     return None if best is None else load(_paths(folder, best.step)[1])
 
 
 def rewind(folder: Path, step: int, best: Best | None) -> None:
-    """Make `step` the newest checkpoint before training goes on from it; only for a folder whose run is locked.
+    """Make `step` the latest checkpoint, before training continues from it. The run must be locked.
 
-    Later ones (damaged, or they would be newer) are set aside under the suffix `.damaged`, leftovers of killed writers
-    are deleted, and the best pointer is set back to `best`, what it was at `step`.
+    Later checkpoints, which are damaged, get the suffix `.damaged`. Files that killed writers left are deleted.
+    `best.json` is set to `best`, its content at `step`.
     """
     remove_stale_temps(folder)
     for later in (s for s in list_steps(folder) if s > step):
@@ -219,11 +216,11 @@ def rewind(folder: Path, step: int, best: Best | None) -> None:
 
 
 class _FormatError(CheckpointError):
-    """Written in a format this version does not read; falling back to an older checkpoint would hide it."""
+    """A format that this version does not read. Falling back to an older checkpoint would hide the problem."""
 
 
 def _load_or_problem(path: Path) -> Checkpoint | str:
-    """The checkpoint, or what is wrong with it; another format still raises."""
+    """The checkpoint, or a sentence about its damage. An unknown format still raises."""
     try:
         return load(path)
     except _FormatError:
@@ -233,12 +230,12 @@ def _load_or_problem(path: Path) -> Checkpoint | str:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the JSON of the checkpoint of `step` is, or would be."""
+    """The path of the JSON of the checkpoint of `step`, whether it exists or not."""
     return _paths(folder, step)[1]
 
 
 def _require_json(scalars: Mapping[str, JSON], meta: Mapping[str, JSON]) -> None:
-    """Refuse what JSON cannot hold before anything is written."""
+    """Raise `CheckpointError` for values that JSON cannot store, before anything is written."""
     try:
         json_bytes([dict(scalars), dict(meta)])
     except (TypeError, ValueError) as error:
@@ -279,7 +276,7 @@ def _read_body(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise CheckpointError(f"{path} is damaged: it is not a JSON object.")
     stored = body.pop("digest", None)
-    # The format is looked at first: another one may well compute its digest in another way.
+    # Check the format first: another format may define its digest differently.
     if isinstance(body.get("format"), int) and body["format"] != FORMAT:
         raise _FormatError(
             f"{path} has checkpoint format {body['format']}, written by raymine {body.get('version', 'unknown')}; "

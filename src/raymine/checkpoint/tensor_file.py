@@ -1,4 +1,4 @@
-"""The tensor file of a checkpoint: the safetensors layout, written as a stream and verified before it is believed."""
+"""The tensor file of a checkpoint, in the safetensors format. It is written as a stream and verified when read."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Fingerprint:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Fingerprint:
-    """Write tensors of any device to `path`, atomically and with their exact bits.
+    """Write tensors of any device to `path`, atomically and bit for bit.
 
-    Streamed here rather than by the library: one tensor at a time is in memory twice instead of all of them, the
-    checksum is of what we meant to write, and a full disk is an error code instead of a library's message. The layout
-    is an 8-byte header length, a JSON header padded to 8 bytes, then raw little-endian data.
+    This streams the tensors itself, for three reasons: the library would hold all tensors in memory twice; the checksum
+    is that of the data and not of what reached the disk; and a full disk gives an error code. The format is an 8-byte
+    header length, a JSON header padded to 8 bytes, then raw little-endian data.
     """
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(f"Tensor `{name}` has type {tensor.dtype}, which a checkpoint cannot hold.")
-    # Wide types first keeps every tensor aligned to its own element size.
+    # With the widest dtypes first, every tensor is aligned to its element size.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     hasher = hashlib.sha256()
     with atomic_file(path, "write the checkpoint") as file:
@@ -62,13 +62,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Fingerprint:
 
 
 def read_tensors(path: Path, expected: Fingerprint) -> dict[str, Tensor]:
-    """The tensors of `path`, on the CPU; `CheckpointError` unless the file is what was written, bit for bit."""
+    """The tensors of `path`, on the CPU; `CheckpointError` if the file differs from what was written."""
     import safetensors
     import safetensors.torch
 
     _verify(path, expected)
     try:
-        # Tensors that share the memory of a mapped file would change with it; own the bytes that were verified.
+        # Copy the verified bytes: tensors of a memory-mapped file would change with the file.
         return {name: value.clone() for name, value in safetensors.torch.load_file(path).items()}
     except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from error

@@ -1,3 +1,3 @@
-"""The command line. Importing it imports neither torch nor numba; each command imports what it needs when it runs."""
+"""The command line. Importing it does not import torch or numba; each command imports what it needs when it runs."""
 
 from .app import main as main

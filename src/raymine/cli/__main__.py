@@ -1,4 +1,4 @@
-"""`python -m raymine.cli`, where the `raymine` script is not on the path."""
+"""`python -m raymine.cli`, for systems where the script `raymine` is not on PATH."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""`raymine`: parse, run one command, turn every outcome into an exit code.
+"""`raymine`: parse the command line, run one command, and return an exit code.
 
-0 success     1 a problem without a code of its own     2 wrong usage or option     3 scene     4 run folder
+0 success     1 any other problem     2 wrong usage or option     3 scene     4 run folder
 5 memory, disk or permission     6 training     7 missing extra     130 / 143 stopped by Ctrl-C / SIGTERM
 """
 
@@ -28,7 +28,7 @@ from .render import Render
 from .runs import Runs
 from .train import Train
 
-_DESCRIPTION = """Posed photos to a radiance field, on any machine.
+_DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 
 Start with `raymine demo`. With photos of your own: `raymine check SCENE`, then `raymine train SCENE`. Help on one
 command: `raymine train --help`. `raymine --version` prints the version."""
@@ -59,7 +59,7 @@ class _Runnable(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (without the program's name; None takes `sys.argv`) and return its exit code."""
+    """Run the command line `argv` (without the program's name; None uses `sys.argv`) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _shorten_spinning()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python would complain once more when it flushes at exit.
+        # The reader of a pipe (head, less) has closed it. Without this, Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except KeyboardInterrupt:
@@ -84,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shorten_spinning() -> None:
-    """Let idle OpenMP threads sleep soon; a user's own setting wins. It counts only before torch is imported.
+    """Let idle OpenMP threads sleep sooner, unless the user has set this. Takes effect only before torch is imported.
 
-    torch and Numba each have a pool of threads that spins for work. By default one pool's spinning keeps a core from
-    the other's work: on 2 cores a step took 12.4 to 22.1 ms from run to run, and 11.6 to 13.0 ms with this.
+    torch and Numba each have a thread pool whose idle threads spin. By default the spinning threads of one pool take
+    cores from the other: on 2 cores a step took 12.4 to 22.1 ms from run to run, and 11.6 to 13.0 ms with this.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -109,9 +109,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> _Runnable | int:
-    """The command to run, or the exit code where tyro has already answered (help, a wrong option)."""
+    """The command to run, or an exit code if tyro has already printed help or an error."""
     try:
-        # tyro accepts a union of dataclasses; its signature can only say "type".
+        # tyro accepts a union of dataclasses, but its signature asks for a type.
         command: _Runnable = tyro.cli(
             cast("type[_Runnable]", _Command),
             prog="raymine",
@@ -125,7 +125,7 @@ def _parse(arguments: list[str]) -> _Runnable | int:
 
 
 def _resource_problem(error: Exception) -> tuple[str, str] | None:
-    """What to say when memory or disk ran out somewhere that did not expect it; None for a bug."""
+    """Message and hint for an error of memory, disk or permissions that no other code caught; None for a bug."""
     text = str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
         first = text.strip().splitlines()[0] if text.strip() else "no details"

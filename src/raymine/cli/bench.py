@@ -1,4 +1,4 @@
-"""`raymine bench`: measurements of this machine that users can repeat."""
+"""`raymine bench`: benchmarks of training, of a training step and of single ops on this machine."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ OPTIONS = {
     "step": _TRAINING,
     "ops": ("ops", "samples", "device", "out", "json"),
 }
-"""By benchmark: the options that it takes."""
+"""The options of each benchmark."""
 
 BENCHMARKS = tuple(OPTIONS)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure this machine. `mining`: which samples to train on, at equal time. `step`: how quick a training step is.
-    `ops`: how quick each op is on each backend, against plain torch; it takes no scene."""
+    """Run a benchmark. `mining`: compare mining policies at equal training time. `step`: time a training step. `ops`:
+    time each op on each backend against plain torch; it takes no scene."""
 
     benchmark: tyro.conf.Positional[str]
     """What to measure: `mining`, `step` or `ops`."""
     scene: tyro.conf.Positional[str | None] = None
-    """For `mining` and `step`: scene folder, or the word `builtin` for the scene that comes with raymine."""
+    """For `mining` and `step`: scene folder, or `builtin` for the scene that comes with raymine."""
     policies: str = "none,prune,hard"
-    """Compared, with commas: none, prune, hard, hard:{published,poisson,systematic,multinomial,topk,biased}."""
+    """Policies, separated by commas: none, prune, hard, hard:{published,poisson,systematic,multinomial,topk,biased}."""
     seconds: float = 60.0
-    """Seconds of training for every run; loading, compiling and evaluating do not count."""
+    """Seconds of training per run; loading, compiling and evaluating do not count."""
     seeds: int = 1
-    """Runs of every policy, each with a seed of its own."""
+    """Runs per policy, each with another seed."""
     views: int = 25
-    """Evaluate this many held-out views, spread evenly."""
+    """Evaluate at most this many held-out views, evenly spread."""
     recipe: str = "ngp"
-    """What to train: a registered recipe, or package.module:function for one of your own, which is then imported."""
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train, or to run ops."""
+    """The device to train on, or to run ops on."""
     downscale: int = 1
     """Divide the size of every image by this."""
     ops: str | None = None
-    """`ops`: which, with commas, such as `hash_grid,march`; all if not given."""
+    """For `ops`: names separated by commas, such as `hash_grid,march`; all if not given."""
     samples: int | None = None
-    """`ops`: samples of a batch; 2^18 on CUDA and 2^14 on a CPU if not given."""
+    """For `ops`: samples per batch; 2^18 on CUDA and 2^14 on a CPU if not given."""
     out: Path | None = None
-    """`mining`: folder, the next free `runs/bench-mining-SCENE-N` if not given. `step`, `ops`: file for more rows."""
+    """`mining`: folder, by default the next free `runs/bench-mining-SCENE-N`. `step`, `ops`: file to append rows to."""
     resume: bool = False
-    """Do what is missing of the benchmark in --out; start it where there is none."""
+    """Complete the benchmark in --out; start it if there is none."""
     no_page: bool = False
-    """Do not draw the page mining.html, which needs matplotlib."""
+    """Do not write the page mining.html, which needs matplotlib."""
     json: bool = False
     """Print the results as one JSON document on stdout."""
 
@@ -85,7 +85,7 @@ class Bench:
         return self._step(self.scene) if self.benchmark == "step" else self._mining(self.scene)
 
     def _require_own_options(self) -> None:
-        """`ConfigError` for an option of another benchmark, which would otherwise do nothing in silence."""
+        """Raise `ConfigError` for an option of another benchmark, instead of silently ignoring it."""
         own = OPTIONS[self.benchmark]
         for field in fields(self):
             known = field.name in own or field.name in ("benchmark", "scene")
@@ -175,7 +175,7 @@ class Bench:
 
 
 def _print_steps(title: str, rows: list[StepRow]) -> None:
-    """A column per policy."""
+    """Print a table with a column per policy."""
     table: list[tuple[str, ...]] = [
         ("step", *(row.engine for row in rows)),
         ("ms a step, median", *(f"{row.step_ms.median:.3f}" for row in rows)),
@@ -201,7 +201,7 @@ def _print_steps(title: str, rows: list[StepRow]) -> None:
                 ("MiB of the same step, unfused", [row.plain_step_memory for row in rows]),
             )
         ),
-        ("seconds to get ready", *(f"{row.ready_seconds:.1f}" for row in rows)),
+        ("seconds to compile and load", *(f"{row.ready_seconds:.1f}" for row in rows)),
     ]
     output.results().print(
         output.table(title, ("what", *(row.policy for row in rows)), table, right=[r.policy for r in rows])
@@ -209,7 +209,7 @@ def _print_steps(title: str, rows: list[StepRow]) -> None:
 
 
 def _print_ops(title: str, rows: list[OpRow]) -> None:
-    """A row per op, direction, shape and backend; what repeats the line above is left out."""
+    """Print a table with a row per op, direction, shape and backend. Repeated op and shape cells stay empty."""
     cells: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
     for row in rows:
@@ -242,10 +242,10 @@ def _require_known(name: str) -> None:
 
 
 def _print_table(title: str, table: Table) -> None:
-    """A row per policy where the terminal is wide enough, else a column per policy."""
+    """Print a row per policy if the terminal is wide enough, else a column per policy."""
     console = output.results()
     rows = [tuple(name for name, _ in table.columns), *table.rows]
-    # A cell has a space on either side of it and a line between it and the next.
+    # A cell has a space on each side, and a line separates it from the next.
     width = 1 + sum(3 + max(map(len, cells)) for cells in zip(*rows, strict=True))
     if width > console.width:
         rows = list(zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""What a benchmark says while it works. Imported when one runs, since it imports torch."""
+"""Progress of benchmarks on stderr. Imported only when a benchmark runs, because it imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
 class BenchProgress:
-    """A bar per run on a terminal, a few lines per run elsewhere; both on stderr."""
+    """Shows a bar per run in a terminal, a few lines per run elsewhere, on stderr."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -35,14 +35,14 @@ class BenchProgress:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self._bar.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self._folder is not None:
-            output.say(f"Finished runs are kept. To go on, repeat the command with --resume --out {self._folder}")
+            output.say(f"Finished runs are kept. To continue, repeat the command with --resume --out {self._folder}")
 
     def make_builtin(self) -> None:
-        """The built-in scene is made on first use, in seconds; asked for here so that those seconds have a bar."""
+        """Generate the built-in scene, with a progress bar. Its first use takes seconds."""
         builtin_scene(progress=partial(self.loading, "views of the built-in scene"))
 
     def loading(self, what: str, done: int, total: int) -> None:
-        self._show(f"Getting ready: {what}", done, total, f"{done} of {total}")
+        self._show(f"Loading {what}", done, total, f"{done} of {total}")
 
     def opened(self, folder: Path) -> None:
         self._folder = folder
@@ -58,7 +58,7 @@ class BenchProgress:
     def looked(self, look: Look) -> None:
         psnr = "no PSNR" if look.psnr is None else f"{look.psnr:.2f} dB"
         self._psnr = f"{psnr} at {look.seconds:.1f} s"
-        # A log file needs a line now and then, not twelve a run.
+        # In a log file, four lines per run are enough.
         passed = [share for share in _QUARTERS if self._shown < share * self._seconds <= look.seconds]
         if passed:
             self._line(f"  {look.seconds:.1f} s, step {look.step}: {psnr}")
@@ -74,13 +74,13 @@ class BenchProgress:
             self._bar.show(title, done, total or None, text)
 
     def _line(self, text: str) -> None:
-        """For logs: a terminal has the bar."""
+        """Print a line if stderr is not a terminal; a terminal has the bar."""
         if not self._console.is_terminal:
             self._console.print(escape(text), soft_wrap=True)
 
 
 class StepProgress:
-    """A bar on a terminal, a line per stage elsewhere; both on stderr."""
+    """Shows a bar in a terminal, a line per stage elsewhere, on stderr."""
 
     def __init__(self) -> None:
         self._console = output.messages()
@@ -98,7 +98,7 @@ class StepProgress:
         builtin_scene(progress=partial(self.show, "views of the built-in scene"))
 
     def show(self, what: str, done: float, total: float) -> None:
-        """What is going on, and how far it is."""
+        """Show the stage `what` at `done` of `total`."""
         if self._console.is_terminal:
             self._bar.show(what, done, max(total, 1e-9))
         elif what != self._said:

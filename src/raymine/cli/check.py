@@ -1,4 +1,4 @@
-"""`raymine check`: every problem of a scene in one pass."""
+"""`raymine check`: find all problems of a scene in one pass."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """Validate a scene: every problem found in one pass, each with its file and its fix. Changes nothing."""
+    """Check a scene: list all problems, each with its file and its fix. Changes nothing."""
 
     scene: tyro.conf.Positional[str]
-    """Scene folder, or the word `builtin`."""
+    """Scene folder, or `builtin`."""
     downscale: int = 1
-    """Check as if images were divided by this factor."""
+    """Check as if the size of images were divided by this."""
     json: bool = False
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
-        """Exit code 0 when there is no error (warnings may remain), else 3."""
+        """Exit code 0 if there is no error (there may be warnings), else 3."""
         from raymine.scenes import check_scene
 
         with output.progress_bar("Checking images") as progress:

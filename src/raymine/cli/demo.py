@@ -1,4 +1,4 @@
-"""`raymine demo`: from nothing to novel views in about a minute, without data and without a GPU."""
+"""`raymine demo`: train, evaluate and render the built-in scene in about a minute. Needs no data and no GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raymine.evaluate import Evaluation
     from raymine.experiment import LoadedRun
 
-# The video lasts 4 s; a slow machine renders fewer views for it, in about as many seconds as given here.
+# The video lasts 4 s. A slow machine renders fewer views, so that rendering takes about RENDER_SECONDS.
 VIDEO_SECONDS = 4.0
 RENDER_SECONDS = 20.0
 FEWEST_VIEWS, MOST_VIEWS = 16, 60
@@ -24,17 +24,17 @@ FEWEST_VIEWS, MOST_VIEWS = 16, 60
 
 @dataclass(frozen=True)
 class Demo:
-    """Train the built-in scene, score it on held-out views and render an orbit. No data, no GPU needed."""
+    """Train the built-in scene, evaluate held-out views and render an orbit. Needs no data and no GPU."""
 
     seconds: float = 45.0
-    """Training time."""
+    """Seconds of training."""
     out: Path = Path("runs/demo")
-    """Run folder; when it is taken, the next free name."""
+    """Run folder; if it exists, the next free name."""
     seed: int = 0
-    """Decides every random draw."""
+    """Seed of all random numbers."""
 
     def execute(self) -> int:
-        """Exit code 0 when everything was made, 130 or 143 when a signal stopped the training."""
+        """Exit code 0 on success, 130 or 143 if a signal stopped the training."""
         from raymine.experiment import TrainRequest, load_run
 
         from .evaluate import evaluate_run
@@ -63,7 +63,7 @@ class Demo:
 
 
 def next_free(path: Path) -> Path:
-    """`path`, or `path-2`, `path-3`, ... when it exists."""
+    """`path`, or the first of `path-2`, `path-3`, ... that does not exist."""
     number, candidate = 2, path
     while candidate.exists():
         candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
@@ -71,13 +71,13 @@ def next_free(path: Path) -> Path:
 
 
 def orbit_views(evaluation: Evaluation) -> int:
-    """As many views as this machine renders in `RENDER_SECONDS`, judged by the quickest view of the evaluation."""
+    """The number of views that this machine renders in `RENDER_SECONDS`, estimated from the fastest evaluated view."""
     quickest = min((view.seconds for view in evaluation.views), default=1.0)
     return max(FEWEST_VIEWS, min(MOST_VIEWS, int(RENDER_SECONDS / max(quickest, 1e-3))))
 
 
 def render_orbit(loaded: LoadedRun, out: Path, count: int) -> Path:
-    """An orbit of `count` views as video (or frames, without the `video` extra); where it is."""
+    """Render an orbit of `count` views as a video, or as frames without the `video` extra; return its path."""
     from raymine.export import orbit
 
     from .render import default_target, views_along, write_views
@@ -93,14 +93,14 @@ def _panel(out: Path, evaluation: Evaluation, orbit: Path, trained: float, total
     from rich.panel import Panel
 
     lines = (
-        f"PSNR {evaluation.psnr:.2f} dB, SSIM {evaluation.ssim:.3f} on {len(evaluation.views)} views it never saw,",
+        f"PSNR {evaluation.psnr:.2f} dB, SSIM {evaluation.ssim:.3f} on {len(evaluation.views)} test views,",
         f"after {output.duration(trained)} of training ({output.duration(total)} in all).",
         "",
         f"Look at    {out / 'eval' / 'images'}  (predicted, true, error, depth)",
-        f"           {orbit}  (an orbit of views that no photo shows)",
+        f"           {orbit}  (novel views on an orbit)",
         "",
-        f"Score it   raymine eval {out}",
-        f"Fly        raymine render {out} --path orbit --frames 120 --depth",
+        f"Evaluate   raymine eval {out}",
+        f"Render     raymine render {out} --path orbit --frames 120 --depth",
         "Your own   raymine check SCENE, then raymine train SCENE",
     )
     output.results().print(Panel(escape("\n".join(lines)), title="raymine demo", expand=False))

@@ -1,4 +1,4 @@
-"""`raymine doctor`: what this machine can do, which backend each operation gets, and why."""
+"""`raymine doctor`: what this machine supports, and which backend runs each op, and why."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raymine._version import __version__
 from . import output
 
 _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich", "psutil", "filelock")
-# Extra, the module that it brings, what it is for.
+# Name of the extra, its module, its purpose.
 _EXTRAS = (("video", "av", "MP4 video from `raymine render`"),)
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Show what this machine can do: versions, cores, memory, GPU, disk, extras, which backend runs what."""
+    """Show what this machine supports: versions, cores, memory, GPU, disk, extras, and the backend of each op."""
 
     json: bool = False
     """Print one JSON document on stdout."""
@@ -67,7 +67,7 @@ def _machine() -> dict[str, object]:
 
 
 def _cuda() -> dict[str, object]:
-    """Whether CUDA can be used and, where it cannot, the reason."""
+    """Whether CUDA can be used; if not, the reason."""
     import torch
 
     triton = "installed" if importlib.util.find_spec("triton") else "not installed (it comes with CUDA builds of torch)"
@@ -89,7 +89,7 @@ def _cuda() -> dict[str, object]:
 
 
 def _numba() -> dict[str, object]:
-    """Threads and threading layer of the CPU kernels; the layer is known only once a kernel has run in parallel."""
+    """Threads and threading layer of the CPU kernels. The layer is known only after a parallel kernel has run."""
     from raymine.kernels.dispatch import numba_problem
 
     problem = numba_problem()
@@ -122,7 +122,7 @@ def _backends() -> list[dict[str, str]]:
 
 
 def _cache() -> dict[str, object]:
-    """The cache folder, what it holds and what is free there; a folder that cannot be used is reported, not raised."""
+    """The cache folder, its size and the free space on its disk. An unusable folder is reported, not raised."""
     from raymine.errors import ResourceError
     from raymine.scenes._cache import cache_root
 
@@ -135,7 +135,7 @@ def _cache() -> dict[str, object]:
 
 
 def _folder_size(folder: Path) -> int:
-    """Bytes of all files below `folder`; one that another process removes meanwhile counts as nothing."""
+    """Bytes of all files below `folder`. Files that another process removes meanwhile do not count."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

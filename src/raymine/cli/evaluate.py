@@ -1,4 +1,4 @@
-"""`raymine eval`: held-out views of a trained run against the photos."""
+"""`raymine eval`: evaluate the views of a trained run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a trained run: PSNR and SSIM per image, with predicted, true, error, depth and opacity pictures."""
+    """Evaluate a trained run: PSNR and SSIM per image, and pictures of prediction, truth, error, depth and opacity."""
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
     split: Literal["test", "val", "train"] = "test"
-    """Which images to compare with."""
+    """The split whose images are compared."""
     views: int | None = None
-    """Compare this many images, spread evenly over the split, instead of all."""
+    """Compare this many images, evenly spread over the split; all if not given."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
+    """The checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to render."""
+    """The device to render on."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
     json: bool = False
@@ -54,7 +54,7 @@ class Evaluate:
 
 
 def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None) -> Evaluation:
-    """Evaluate a loaded run on one split, with progress on stderr, pictures and metrics.json in `folder`."""
+    """Evaluate a loaded run on one split. Progress goes to stderr, pictures and metrics.json to `folder`."""
     from raymine.experiment import choose_frames, score_frames
     from raymine.scenes.bank import open_bank
 
@@ -66,7 +66,7 @@ def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | 
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
-    """The table of scores on stdout, the mean last."""
+    """Print the table of scores on stdout, with the mean as the last row."""
     rows = [
         (view.name, output.number(view.psnr), output.number(view.ssim, 4), f"{view.seconds:.2f}")
         for view in evaluation.views

@@ -1,4 +1,4 @@
-"""Modules of the user's own on the command line."""
+"""Make modules of the user importable from the command line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection
 
 
 def find_own_modules(allow: Collection[str], recipe: str = "") -> None:
-    """Where the user names a package to import, look for it in the working folder too, after all that is installed.
+    """If the user names a package to import, search the working folder too, after the installed packages.
 
-    Python does so for scripts and for `python -m`, but not for an installed command such as `raymine`.
+    Python does this for scripts and for `python -m`, but not for an installed command such as `raymine`.
     """
     if (allow or ":" in recipe) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -1,4 +1,4 @@
-"""What `train` and `demo` say while they work. Imported when they run, since it imports torch."""
+"""Messages of `train` and `demo` during training. Imported only when they run, because it imports torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import output
 
 
 class Narrator(SilentObserver):
-    """Says what was decided before training starts: scene, warnings, backends."""
+    """Prints the decisions about the scene, the warnings and the backends before training starts."""
 
     def on_start(self, info: StartInfo) -> None:
         for sentence in info.notes:
@@ -31,7 +31,7 @@ class Narrator(SilentObserver):
 
 
 def backend_sentence(device: str) -> str:
-    """Which backend runs the operations on `device`, and why, in one line."""
+    """One sentence: which backends run the ops on `device`, and why."""
     groups: dict[str, list[str]] = {}
     for choice in dispatch.explain(device):
         groups.setdefault(f"{choice.backend} ({choice.reason})", []).append(choice.op)
@@ -41,11 +41,11 @@ def backend_sentence(device: str) -> str:
 
 
 def narrated_train(request: TrainRequest) -> RunResult:
-    """Train with everything worth knowing on stderr."""
+    """Train, with messages and progress on stderr."""
     bar = ProgressObserver(console=output.messages())
     try:
         if str(request.scene) == "builtin":
-            # Made on first use, in seconds; asked for here so that those seconds have a bar.
+            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
             builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
         return train(request, observer=Observers([Narrator(), bar]), progress=bar.loading)
     finally:

@@ -1,4 +1,4 @@
-"""Where words go: results to stdout, everything else to stderr, so that `--json` leaves one document on stdout."""
+"""Terminal output: results go to stdout, everything else to stderr. With `--json`, stdout has one document only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raymine.progress_bar import ProgressBar
 
 Callback = Callable[[int, int], None]
 
-# A pipe has no width; rich would assume 80 columns and cut paths in two.
+# A pipe has no width. rich would assume 80 columns and break paths.
 _PIPE_WIDTH = 160
 
 
@@ -29,22 +29,22 @@ def messages() -> Console:
 
 
 def results() -> Console:
-    """The console for what was asked for: stdout."""
+    """The console for results: stdout."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def say(text: str) -> None:
-    """One message line. Text is taken literally: brackets in a path are not markup."""
+    """Print one message line. Text is printed literally: brackets in a path are not markup."""
     messages().print(escape(text), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """One warning line."""
+    """Print one warning line."""
     messages().print(f"[yellow]warning:[/yellow] {escape(text)}", soft_wrap=True)
 
 
 def emit_json(document: Any) -> None:
-    """Print one JSON document on stdout; NaN and infinity become null, since JSON has neither."""
+    """Print one JSON document on stdout. NaN and infinity become null, because JSON has neither."""
     print(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -59,9 +59,9 @@ def _plain(value: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; the columns named in `right` are aligned to the right. Cells are taken literally.
+    """A table. The columns named in `right`, which hold numbers, are right-aligned. Cells are printed literally.
 
-    Where the console is narrow, cells are folded, but not in the columns of `right`: those are numbers.
+    If the console is too narrow, cells are folded, but never in the columns of `right`.
     """
     made = Table(title=title or None, title_justify="left")
     for column in columns:
@@ -74,7 +74,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callback]:
-    """A bar on stderr; the block gets a `callback(done, total)`. Not a terminal: one line when it is done."""
+    """Show a progress bar on stderr; yields a `callback(done, total)`. Without a terminal: one line at the end."""
     console = messages()
     if not console.is_terminal:
         state = [0]
@@ -95,12 +95,12 @@ def progress_bar(what: str) -> Iterator[Callback]:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number for a table; a dash where there is none."""
+    """A number as text for a table; a dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 7.3 s, 4 min 10 s, 2 h 05 min."""
+    """Seconds as text: 7.3 s, 4 min 10 s, 2 h 05 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -110,7 +110,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people, in powers of 1024."""
+    """Bytes as text, in powers of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`raymine render`: novel views of a trained run, as video or frames."""
+"""`raymine render`: render novel views of a trained run as video or frames."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Render:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     path: str = "auto"
-    """`orbit` around the scene, `spiral` (cameras that all face one way), a JSON path file, or `auto` to choose."""
+    """`orbit` around the scene, `spiral` for forward-facing cameras, a JSON path file, or `auto` to choose."""
     frames: int | None = None
-    """Number of views; 120 if not given, or what the path file holds."""
+    """Number of views; 120 if not given, or the number in the path file."""
     fps: float = 30.0
     """Views per second of video."""
     size: str | None = None
     """Picture size as WIDTHxHEIGHT; the size of the training images if not given."""
     out: Path | None = None
-    """FILE.mp4 for video, anything else for a folder of frames. In the run's `export` folder if not given."""
+    """FILE.mp4 for video, any other name for a folder of frames. In the `export` folder of the run if not given."""
     depth: bool = False
-    """Also write depth: near is light, far is dark."""
+    """Also write depth pictures: near is light, far is dark."""
     opacity: bool = False
-    """Also write opacity: white is solid."""
+    """Also write opacity pictures: white is opaque."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to render; `best` is selected by the views of `raymine train --hold-out`."""
+    """The checkpoint to render; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to render."""
+    """The device to render on."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
 
@@ -85,7 +85,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None) -> tuple[str, CameraPath]:
-    """The name and the views of the path that was asked for."""
+    """The name and the views of the camera path `asked`."""
     from raymine import export
 
     if frames is not None and frames < 1:
@@ -101,7 +101,7 @@ def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, i
 
 
 def default_target(folder: Path, name: str) -> Path:
-    """A video where the `video` extra is installed, else the next free folder of frames."""
+    """A video file if the `video` extra is installed, else the next free folder for frames."""
     import importlib.util
 
     if importlib.util.find_spec("av") is not None:
@@ -114,7 +114,7 @@ def default_target(folder: Path, name: str) -> Path:
 
 
 def check_output(target: Path) -> None:
-    """Refuse, before an hour of rendering, a place that cannot be written as asked."""
+    """Raise `ConfigError`, before rendering starts, if the result cannot be written to `target`."""
     from raymine.export.video import require_av
 
     suffix = target.suffix.lower()
@@ -133,7 +133,7 @@ def check_output(target: Path) -> None:
 
 
 def views_along(loaded: LoadedRun, path: CameraPath, progress: Callable[[int, int], None]) -> Iterator[FramePictures]:
-    """The views of a trained run along `path`, over the scene's background (black for opaque scenes)."""
+    """Render the views of a trained run along `path`, over the scene's background, or black if it has none."""
     from raymine.export import render_path
 
     return render_path(
@@ -149,7 +149,7 @@ def views_along(loaded: LoadedRun, path: CameraPath, progress: Callable[[int, in
 def write_views(
     views: Iterator[FramePictures], target: Path, kinds: tuple[PictureKind, ...], fps: float
 ) -> tuple[Path, ...]:
-    """Write a video per kind (`x.mp4`, `x-depth.mp4`, ...) or one folder of frames; what to look at."""
+    """Write a video per kind (`x.mp4`, `x-depth.mp4`, ...) or one folder of frames; return the videos or the folder."""
     from raymine.export import write_frames, write_videos
 
     if target.suffix.lower() == ".mp4":

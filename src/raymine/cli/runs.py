@@ -1,4 +1,4 @@
-"""`raymine runs`: the index of run folders."""
+"""`raymine runs`: list run folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Runs:
         if not found:
             output.say(f"No runs in {self.root}. `raymine demo` or `raymine train SCENE` makes one.")
             return 0
-        # Few runs hold views out; the others need no empty column.
+        # Show the column of held-out views only if a run has such views.
         held_out = any(summary.held_out_psnr is not None for summary in found)
         scores = ("train\nPSNR", "test\nPSNR", *(("held-out\nPSNR",) if held_out else ()))
         columns = ("run", "scene", "recipe", "status", "step", *scores, "started\n(UTC)", "trained")

@@ -1,4 +1,4 @@
-"""`raymine train`: a scene folder to a trained run."""
+"""`raymine train`: train a radiance field on a scene."""
 
 from __future__ import annotations
 
@@ -15,49 +15,50 @@ from .imports import find_own_modules
 
 @dataclass(frozen=True)
 class Train:
-    """Train a radiance field on a scene and record everything in a run folder."""
+    """Train a radiance field on a scene and save it in a run folder."""
 
     scene: tyro.conf.Positional[str]
-    """Scene folder, or the word `builtin` for the scene that comes with raymine."""
+    """Scene folder, or `builtin` for the scene that comes with raymine."""
     recipe: str = "ngp"
-    """What to train: a registered recipe, or package.module:function for one of your own, which is then imported."""
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
     mining: str | None = None
-    """Which samples to train on: `none` (all), `prune` (visible ones), `hard` (those that still teach), or
+    """Samples to train on: `none` (all), `prune` (visible ones), `hard` (those with large gradients), or
     `hard:published`. The recipe's choice if not given."""
     pixels: str | None = None
-    """Which pixels to look at: `uniform`, `error` (where rays were wrong), `edges` or `error+edges`. The recipe's
-    choice if not given."""
+    """How pixels are drawn: `uniform`, `error` (more where errors are large), `edges` (more at image edges) or
+    `error+edges`. The recipe's choice if not given."""
     steps: int | None = None
-    """Stop after this many steps. The recipe's own number if neither limit is given."""
+    """Stop after this many steps. Without --steps and --max-seconds, the recipe's own number of steps."""
     max_seconds: float | None = None
-    """Stop after this many seconds of training; loading, compiling and evaluating do not count. `ngp-large` ends sooner
-    where further steps would overfit the training views (--steps takes any number)."""
+    """Stop after this many seconds of training; loading, compiling and evaluating do not count. `ngp-large` may stop
+    earlier, when further steps would overfit the training views; --steps has no such limit."""
     seed: int = 0
-    """Decides every random draw; on a CPU, or with --deterministic, the same seed gives the same model."""
+    """Seed of all random numbers. On a CPU, or with --deterministic, the same seed gives the same model."""
     deterministic: bool = False
-    """Make a run on CUDA repeat bit for bit, at a small cost; on a CPU runs always do."""
+    """Make runs on CUDA repeat bit for bit, which is a little slower. Runs on a CPU always do."""
     amp: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    """Type the networks multiply in; auto is fp16 in the fused step on CUDA and fp32 elsewhere."""
+    """Dtype of the networks' matrix products; auto is fp16 in the fused step on CUDA and fp32 elsewhere."""
     recompute_samples: int = 0
-    """Evaluate this many samples at a time and recompute their activations: less memory, slower steps; 0 is off."""
+    """Evaluate this many samples at a time and recompute their activations in the backward pass: less memory, slower
+    steps. 0 is off."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a CUDA GPU where there is one."""
+    """The device to train on; auto is a CUDA GPU where there is one, else the CPU."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False
-    """Continue the run in --out from its newest checkpoint; start it where there is none."""
+    """Continue the run in --out from its latest checkpoint; start it if there is none."""
     downscale: int = 1
     """Divide the size of every image by this."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
     hold_out: int = 0
-    """Take this many training views out of training and look at them instead of the test views; only they select a best
-    checkpoint (`--checkpoint best` of other commands)."""
+    """Do not train on this many training views, and use them for quick evaluations instead of the test views. Only they
+    select a best checkpoint (`--checkpoint best` of other commands)."""
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
     def execute(self) -> int:
-        """Exit code 0 when the run reached its limit, 130 or 143 when a signal stopped it."""
+        """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
         from raymine.config import packages_to_allow
         from raymine.experiment import TrainRequest
         from raymine.recipes.policies import policy_overrides
@@ -93,7 +94,7 @@ class Train:
         if result.status == "stopped":
             limit = "" if self.out is not None else f" --out {result.run}"
             output.say(
-                f"Stopped at step {result.step}; nothing is lost. To go on, repeat the command with --resume{limit}"
+                f"Stopped at step {result.step}; the run is saved. To continue, repeat the command with --resume{limit}"
             )
         else:
             needed = packages_to_allow(RunDir.open(result.run).read_config_json())

@@ -1,4 +1,4 @@
-"""The description of a run as a value: frozen dataclasses, exact JSON, differences in words."""
+"""The config of a run as frozen dataclasses, its exact JSON form, and differences between configs."""
 
 from .codec import differences as differences
 from .codec import digest as digest

@@ -1,11 +1,11 @@
 """Nested frozen dataclasses to JSON and back, exactly.
 
-`from_json(cls, to_json(value))` equals `value`: floats keep every bit, infinities and NaN become strings (JSON has
-none), tuples become lists and come back as tuples, and a field declared as a choice between several dataclasses carries
-the name of the one it holds under "type". What does not fit is refused with its dotted name, never guessed at.
+`from_json(cls, to_json(value))` equals `value`. Floats keep every bit. Infinities and NaN become strings, because JSON
+has neither. Tuples become lists, and tuples again. A field whose type is a union of dataclasses stores the name of its
+class under "type". Data that does not fit raises an error with its dotted name; nothing is guessed.
 
-A field declared as a `typing.Protocol` is open: it holds any frozen dataclass, of raymine or of another package, and
-"type" is then an import path such as "raymine.fields.hash_field:HashFieldConfig" (see `config.types`).
+A field whose type is a `typing.Protocol` holds any frozen dataclass, of raymine or of another package. Its "type" is an
+import path such as "raymine.fields.hash_field:HashFieldConfig" (see `config.types`).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from raymine.files import JSON
 from .types import allowed, import_path, is_frozen, resolve
 
 T = TypeVar("T")
-# A dotted name such as `loss[0].delta`, and a name or an index in it.
+# A dotted name such as `loss[0].delta`, and a single name or index of it.
 _DOTTED = re.compile(r"[^.\[\]]+(\[\d+\])*(\.[^.\[\]]+(\[\d+\])*)*")
 _KEY = re.compile(r"[^.\[\]]+|\[\d+\]")
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def to_json(value: Any) -> JSON:
-    """`value` (a dataclass, or plain data) as what `json.dumps` takes."""
+    """`value` (a dataclass, or plain data) as data for `json.dumps`."""
     return _encode(value, type(value), "")
 
 
 def from_json(cls: type[T], data: JSON, where: str = "") -> T:
-    """The `cls` that `to_json` turned into `data`. `where` is the dotted name that errors start with.
+    """The inverse of `to_json`: an instance of `cls`. `where` is the dotted name with which error messages begin.
 
-    Unknown keys, missing keys without a default and values of another type raise `ConfigError`; so do the checks of the
-    dataclasses themselves.
+    Raises `ConfigError` for unknown keys, for missing keys without a default, for values of a wrong type, and if a
+    dataclass rejects its values.
     """
     return typing.cast("T", _decode(data, cls, where))
 
 
 def digest(data: JSON) -> str:
-    """SHA-256 (hex) of JSON data; the order of keys does not matter."""
+    """SHA-256 (hex) of JSON data, independent of the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def differences(stored: JSON, asked: JSON, *, stored_in: str = "in the run") -> list[str]:
-    """One line per value that differs, such as `train.field.levels: 8 in the run, 16 asked`; [] when equal."""
+    """One line per value that differs, such as `train.field.levels: 8 in the run, 16 asked`; [] if they are equal."""
     before, after = dict(_flatten(stored)), dict(_flatten(asked))
     lines = []
     for name in [*before, *(n for n in after if n not in before)]:
@@ -67,10 +67,10 @@ def differences(stored: JSON, asked: JSON, *, stored_in: str = "in the run") -> 
 
 
 def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
-    """`config` with fields replaced by dotted name, all checks run again: `{"field.levels": 16, "loss[0].delta": 0.2}`.
+    """A copy of `config` with fields replaced by dotted name, such as `{"field.levels": 16, "loss[0].delta": 0.2}`.
 
-    A value is JSON data, or a dataclass that the field takes. A name that does not exist raises `ConfigError` with the
-    nearest ones.
+    A value is JSON data, or a dataclass that the field accepts. All checks run again. An unknown name raises
+    `ConfigError`, which suggests similar names.
     """
     data = to_json(config)
     for name, value in overrides.items():
@@ -87,21 +87,21 @@ def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
 
 
 def _keys(name: str) -> list[str | int]:
-    """`loss[0].delta` -> ["loss", 0, "delta"]; what is no dotted name is one key, which nothing has."""
+    """`loss[0].delta` -> ["loss", 0, "delta"]. Text that is not a dotted name becomes one key, which does not exist."""
     if not _DOTTED.fullmatch(name):
         return [name]
     return [int(key[1:-1]) if key.startswith("[") else key for key in _KEY.findall(name)]
 
 
 def _holds(data: JSON, key: str | int) -> bool:
-    """Whether JSON data has something at a key of an object or an index of a list."""
+    """Whether JSON data has this key (of an object) or this index (of a list)."""
     if isinstance(key, int):
         return isinstance(data, list) and key < len(data)
     return isinstance(data, dict) and key in data
 
 
 def _hint_within(data: JSON, hint: Any, key: str | int) -> Any:
-    """What the value at `key` of encoded `data` was declared as, given what `data` was; Any where that is not known."""
+    """The declared type of the value at `key` of encoded `data`, whose declared type is `hint`; Any if not known."""
     if isinstance(key, int):
         return _item_hint(hint, key)
     cls = _record_type(data, hint, "") if isinstance(data, dict) else None
@@ -109,7 +109,7 @@ def _hint_within(data: JSON, hint: Any, key: str | int) -> Any:
 
 
 def _encode_override(value: Any, hint: Any, where: str) -> JSON:
-    """A replacement: JSON data as it is, a dataclass (or several) as the field that takes it writes it."""
+    """Encode a replacement value: JSON data as it is, a dataclass (or several) by the declared type of the field."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     is_json = not any(dataclasses.is_dataclass(item) for item in items)
     return to_json(value) if is_json else _encode(value, hint, where)
@@ -144,7 +144,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or just the hint."""
+    """The members of a union; of another type, the type itself."""
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -153,7 +153,7 @@ def _records(hint: Any) -> list[type]:
 
 
 def _protocol(hint: Any) -> type | None:
-    """The Protocol that makes a field open, alone or as an alternative; None for any other field."""
+    """The Protocol in a field's type, alone or as a member of a union; None if there is none."""
     for member in _members(hint):
         bare = typing.get_origin(member) or member
         if getattr(bare, "_is_protocol", False):
@@ -162,7 +162,7 @@ def _protocol(hint: Any) -> type | None:
 
 
 def _item_hint(hint: Any, place: int) -> Any:
-    """What the item at `place` of a tuple or a list was declared as; Any where nothing was."""
+    """The declared type of the item at `place` of a tuple or list; Any if not declared."""
     for member in _members(hint):
         args = typing.get_args(member)
         if typing.get_origin(member) is list and args:
@@ -173,7 +173,7 @@ def _item_hint(hint: Any, place: int) -> Any:
 
 
 def _value_hint(hint: Any) -> Any:
-    """What the values of a mapping were declared as; Any where nothing was."""
+    """The declared type of the values of a mapping; Any if not declared."""
     for member in _members(hint):
         if typing.get_origin(member) in (dict, Mapping):
             return typing.get_args(member)[1]
@@ -244,7 +244,7 @@ def _decode(data: JSON, hint: Any, where: str) -> Any:
 
 
 def _record_type(data: dict[str, JSON], hint: Any, where: str) -> Any:
-    """The dataclass that encoded `data` is of, given its declaration; None where that names none."""
+    """The dataclass of encoded `data`, whose declared type is `hint`; None if `hint` has no dataclass."""
     protocol, records, kind = _protocol(hint), _records(hint), data.get("type")
     if protocol is not None:
         if not isinstance(kind, str):
@@ -263,7 +263,7 @@ def _record_type(data: dict[str, JSON], hint: Any, where: str) -> Any:
 
 
 def _protocol_members(protocol: type) -> set[str]:
-    """The public attributes and methods that a Protocol asks for."""
+    """The public attributes and methods that a Protocol requires."""
     bases = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False)]
     names = {name for base in bases for name in (*vars(base), *base.__annotations__)}
     return {name for name in names if not name.startswith("_")}
@@ -311,7 +311,7 @@ def _decode_union(data: JSON, hint: Any, where: str) -> Any:
         cls = _record_type(data, hint, where)
         tagged = len(records) > 1
         return _decode_record({k: v for k, v in data.items() if not tagged or k != "type"}, cls, where)
-    # Only `float` accepts values of another type (whole numbers), so it goes last and the order of the rest is free.
+    # Only `float` accepts values of another type (whole numbers), so it is tried last. The order of the others is free.
     members = sorted((m for m in _members(hint) if m is not type(None)), key=lambda m: m is float)
     if data is None and len(members) < len(_members(hint)):
         return None
@@ -340,7 +340,7 @@ def _decode_record(data: JSON, cls: type, where: str) -> Any:
     except RaymineError:
         raise
     except (TypeError, ValueError) as error:
-        # raymine's own classes raise ConfigError; those of others need not know it.
+        # Classes of other packages raise other errors than ConfigError.
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
 

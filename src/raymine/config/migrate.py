@@ -1,8 +1,8 @@
-"""Runs of earlier versions: their config.json and the names in their checkpoints, brought to the present schema.
+"""Migrate the config.json and the checkpoint names of runs from earlier versions to the current schema.
 
-A schema is a number that goes up whenever what is stored changes its names or its meaning. config.json and every
-checkpoint carry it under "schema"; what has none is of schema 1. A field that is added with a default needs no new
-schema. Migrations work on raw JSON and on names, never on classes, since the classes of then are gone.
+The schema is a number that increases whenever stored names or meanings change. config.json and every checkpoint store
+it under "schema"; without that key the schema is 1. A new field with a default needs no new schema. Migrations work on
+raw JSON and on names, never on classes, because the old classes no longer exist.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raymine.errors import ConfigError
 from raymine.files import JSON
 
 SCHEMA = 2
-"""What is written."""
+"""The current schema, which is written."""
 
 T = TypeVar("T")
 Names = Callable[[str], str]
 
 
 def schema_of(data: Mapping[str, JSON], what: str, known: int = SCHEMA) -> int:
-    """The schema of a stored document; `ConfigError` where a later raymine wrote it. `what` names it in errors."""
+    """The schema of a stored document; `ConfigError` if a later version wrote it. what: its name in errors."""
     schema = data.get("schema", 1)
     if not isinstance(schema, int) or schema < 1:
         raise ConfigError(f"{what} has no such schema as {schema!r}.")
@@ -35,7 +35,7 @@ def schema_of(data: Mapping[str, JSON], what: str, known: int = SCHEMA) -> int:
 
 
 def migrate_config(data: JSON, to: int = SCHEMA) -> JSON:
-    """A config.json of any schema as one of schema `to`, without the key "schema"; `data` stays as it is."""
+    """A config.json of any schema, migrated to schema `to`, without the key "schema". `data` is not changed."""
     schema = schema_of(data, "the config", to)
     data = {key: value for key, value in copy.deepcopy(data).items() if key != "schema"}
     try:
@@ -47,12 +47,12 @@ def migrate_config(data: JSON, to: int = SCHEMA) -> JSON:
 
 
 def migrate_tensors(tensors: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
-    """The tensors of a checkpoint of `schema` by the names that they have in schema `to`."""
+    """The tensors of a checkpoint of `schema`, by their names in schema `to`."""
     return _renamed(tensors, _TENSORS[schema - 1 : to - 1])
 
 
 def migrate_scalars(scalars: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
-    """As `migrate_tensors`, for the numbers of a checkpoint."""
+    """As `migrate_tensors`, for the scalars of a checkpoint."""
     return _renamed(scalars, _SCALARS[schema - 1 : to - 1])
 
 
@@ -64,7 +64,7 @@ def _renamed(values: Mapping[str, T], migrations: tuple[Names, ...]) -> dict[str
 
 
 def _configs_1_to_2(data: JSON) -> JSON:
-    """Parts carry their class, since they may be of other packages; a loss is a list of terms; names say more."""
+    """Field and sampler store their class, which may be of another package; the loss is a list; some names change."""
     train = data.get("train")
     if not isinstance(train, dict):
         return data
@@ -90,7 +90,7 @@ def _configs_1_to_2(data: JSON) -> JSON:
 
 
 def _tensors_1_to_2(name: str) -> str:
-    """Names begin with the part that owns the tensor; moments follow it."""
+    """Names begin with the part that owns the tensor; moments contain it."""
     for moment in ("adam.first.", "adam.second."):
         if name.startswith(moment):
             return f"{moment}field.{name.removeprefix(moment)}"

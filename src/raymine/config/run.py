@@ -1,4 +1,4 @@
-"""`RunConfig`: everything that decides what a run computes, written to `config.json` once resolved."""
+"""`RunConfig`: everything on which the result of a run depends. It is written to `config.json`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .codec import digest, from_json, to_json
 from .migrate import SCHEMA, migrate_config
 
 EARLIER = "earlier_digests"
-"""Key of config.json: digests of what it held before it was written again, which older checkpoints carry."""
+"""Key of config.json: digests of its earlier contents. Older checkpoints store these digests."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """When something periodic is due: every `steps` steps, every `seconds` of training, or both; 0 means never."""
+    """A period: every `steps` steps, every `seconds` of training, or both; 0 means never."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -27,14 +27,17 @@ class Every:
             raise ConfigError(f"A period must be 0 or more, got {self.steps} steps and {self.seconds} seconds.")
 
     def due(self, step: int, before: float, after: float) -> bool:
-        """Whether it is due at `step`, a step that took the training clock from `before` to `after` seconds."""
+        """Whether it is due at `step`, after which the training clock has advanced from `before` to `after` seconds."""
         by_step = self.steps > 0 and step % self.steps == 0
         return by_step or (self.seconds > 0 and int(after / self.seconds) > int(before / self.seconds))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Periods of a run: `metrics` in steps; checkpoints and quick evaluations in steps and/or seconds of training."""
+    """The periods of metrics rows (in steps), checkpoints and quick evaluations.
+
+    evaluate_views: views of a quick evaluation. keep: number of latest checkpoints to keep.
+    """
 
     metrics: int = 16
     checkpoint: Every = field(default_factory=lambda: Every(seconds=30.0))
@@ -53,10 +56,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One resolved run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
+    """The complete config of a run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
 
-    `scene` is an absolute folder or "builtin"; `device` is "cpu" or "cuda", already resolved from "auto". `hold_out`
-    training views are not trained on.
+    scene: an absolute folder, or "builtin". device: "cpu" or "cuda", never "auto". hold_out: number of training views
+    that are not trained on.
     """
 
     scene: str
@@ -83,41 +86,42 @@ class RunConfig:
             raise ConfigError(f"max_seconds must be positive and finite, got {self.max_seconds}.")
 
     def to_json(self) -> JSON:
-        """What goes into `config.json`."""
+        """The content of `config.json`."""
         return {"schema": SCHEMA, **to_json(self)}
 
     @staticmethod
     def from_json(data: JSON) -> RunConfig:
-        """The config that this or an earlier raymine wrote; `ConfigError` with a dotted name where it does not fit."""
+        """The config that this or an earlier raymine wrote; `ConfigError` names a value that does not fit."""
         if not isinstance(data, dict):
             raise ConfigError("the config must be an object.")
         return from_json(RunConfig, {key: value for key, value in migrate_config(data).items() if key != EARLIER})
 
 
 def identity(data: JSON) -> JSON:
-    """The part of a config's JSON that a resumed run must share with its stored one.
+    """The part of a config's JSON that must be equal when a run is resumed.
 
-    Limits may be extended, how often a run is looked at does not change what it computes, and a scene may move: its
-    digests, not its place, say whether it is the same.
+    Limits may change. The schedule of evaluations and checkpoints does not influence the result. A scene may move: its
+    digest, not its folder, tells whether it is the same.
     """
     free = ("schema", EARLIER, "scene", "steps", "max_seconds", "schedule")
     return {key: value for key, value in data.items() if key not in free}
 
 
 def model_digest(data: JSON) -> str:
-    """SHA-256 (hex) of what must be equal for a checkpoint to fit: recipe, seed and training config, as config.json has
-    them. The stored JSON decides, not what this raymine reads from it: a new field with a default orphans no run.
+    """SHA-256 (hex) of the values that must be equal for a checkpoint to fit: recipe, seed and training config.
+
+    The digest is of the stored JSON, not of the decoded config, so that a new field with a default does not change it.
     """
     return digest({key: data.get(key) for key in ("recipe", "seed", "train")})
 
 
 def model_digests(data: JSON) -> tuple[str, ...]:
-    """Every digest that a checkpoint of this config.json may carry, the present one first."""
+    """Every digest that a checkpoint of this config.json may have, the current one first."""
     earlier = data.get(EARLIER)
     return (model_digest(data), *(earlier if isinstance(earlier, list) else ()))
 
 
 def keep_earlier_digests(data: JSON, stored: JSON) -> JSON:
-    """`data`, to be written in place of `stored`: checkpoints that fit `stored` will fit it as well."""
+    """`data`, which replaces `stored`, with the digests of `stored` added, so that its checkpoints still fit."""
     earlier = [found for found in model_digests(stored) if found != model_digest(data)]
     return {**data, EARLIER: earlier} if earlier else data

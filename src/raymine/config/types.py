@@ -1,8 +1,8 @@
-"""Classes by import path: how a config names the class of a value whose field takes more than raymine's own.
+"""Classes by import path, for fields of a config that accept classes of any package.
 
-Importing a module runs its code, so a config decides nothing: a class is taken from raymine itself, from a module that
-this process has imported already, from a package that registered itself under the entry-point group `raymine.recipes`,
-or from a package that the user allows (`allowing`). Anything else is refused before it is imported.
+Importing a module runs its code, so the config alone must not cause an import. A class may come from raymine, from a
+module that is already imported, from a package that is registered under the entry-point group `raymine.recipes`, or
+from a package that the user allows (`allowing`). Any other class is refused before its module is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raymine.errors import ConfigError, RaymineError, option
 from raymine.files import JSON
 
 ENTRY_POINTS = "raymine.recipes"
-"""The entry-point group under which a package offers recipes; doing so also allows its classes."""
+"""The entry-point group under which a package registers recipes. This also allows its classes."""
 
 _RAYMINE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _NAME = r"[^\W\d]\w*"
@@ -35,12 +35,12 @@ _ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("_ALLOWED", default=())
 
 
 class ForeignTypeError(ConfigError):
-    """A class of another package that is not allowed, or that is not there."""
+    """A class of another package that is not allowed or does not exist."""
 
 
 @contextlib.contextmanager
 def allowing(packages: str | Collection[str]) -> Iterator[None]:
-    """Within the block, configs may also name classes of these packages (or modules), which are then imported."""
+    """Within the block, configs may use classes of these packages (or modules), which are then imported."""
     names = (packages,) if isinstance(packages, str) else tuple(packages)
     for name in names:
         if not _PACKAGE.fullmatch(name):
@@ -55,12 +55,12 @@ def allowing(packages: str | Collection[str]) -> Iterator[None]:
 
 
 def allowed() -> tuple[str, ...]:
-    """The packages that `allowing` names here."""
+    """The packages that are allowed by the surrounding `allowing` blocks."""
     return _ALLOWED.get()
 
 
 def import_path(cls: type) -> str:
-    """`package.module:ClassName`, from which `resolve` finds the class; `ConfigError` where it would not."""
+    """`package.module:ClassName`, with which `resolve` finds the class; `ConfigError` if it could not."""
     module, name = cls.__module__, cls.__qualname__
     if "." in name:
         raise ConfigError(
@@ -76,8 +76,10 @@ def import_path(cls: type) -> str:
 
 
 def resolve(path: str, allow: Collection[str], where: str) -> type:
-    """The frozen dataclass that `path` names. `allow`: packages whose modules may be imported besides those that always
-    may; `where` is the dotted name that errors start with.
+    """The frozen dataclass that `path` names.
+
+    allow: packages that may be imported, besides raymine and registered ones. where: the dotted name with which error
+    messages begin.
     """
     match = _PATH.fullmatch(path)
     if match is None:
@@ -87,7 +89,7 @@ def resolve(path: str, allow: Collection[str], where: str) -> type:
     if module is None:
         _require_allowed(module_name, path, allow, where)
         module = import_module(module_name, f"{where}: the config wants the class `{path}`")
-    # Not getattr: a module may run code of its own to answer that.
+    # Not getattr, which could run a `__getattr__` of the module.
     found = vars(module).get(name)
     if found is None:
         raise ForeignTypeError(f"{where}: the config wants the class `{path}`, {_lacks(module, name)}")
@@ -103,8 +105,9 @@ def is_frozen(cls: type) -> bool:
 
 
 def import_module(name: str, wanted: str) -> ModuleType:
-    """Import a module that may be imported. `ConfigError` where that fails: `wanted` (who asks, and for what), then
-    what went wrong and where.
+    """Import a module; the caller must have checked that this is allowed.
+
+    If it fails, `ConfigError` says `wanted` (what the module is needed for), then the error, its file and line.
     """
     try:
         return importlib.import_module(name)
@@ -120,9 +123,9 @@ def import_module(name: str, wanted: str) -> ModuleType:
 
 
 def describe(error: BaseException, within: str | None = None) -> str:
-    """An error in a user's code as one phrase: what it was, and the file and line it came from.
+    """An error in a user's code as one phrase: the error, its file and line.
 
-    within: the user's own file, whose last line on the way to the error is named; else the last line outside raymine.
+    within: the user's file. The phrase names its last line in the traceback, or else the last line outside raymine.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == within]
@@ -136,12 +139,12 @@ def describe(error: BaseException, within: str | None = None) -> str:
 
 
 def registered_recipes() -> dict[str, importlib.metadata.EntryPoint]:
-    """What installed packages offer under `ENTRY_POINTS`, by name; nothing is imported."""
+    """The recipes that installed packages register under `ENTRY_POINTS`, by name. Nothing is imported."""
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
 def packages_to_allow(data: JSON) -> list[str]:
-    """Packages that a process which has imported nothing must allow to decode this config."""
+    """The packages that a new process must allow in order to decode this config."""
     wanted = {match.group(1).partition(".")[0] for match in map(_PATH.fullmatch, _types_in(data)) if match}
     return sorted(wanted - {"raymine", "__main__"} - _registered_packages()) if wanted - {"raymine"} else []
 

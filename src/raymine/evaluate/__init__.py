@@ -1,4 +1,4 @@
-"""How good a model is: image metrics and the evaluation of held-out views."""
+"""Evaluation: image metrics, and the comparison of rendered views with the images of a scene."""
 
 from .metrics import psnr as psnr
 from .metrics import ssim as ssim

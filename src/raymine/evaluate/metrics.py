@@ -1,4 +1,4 @@
-"""Image metrics as published work reports them: PSNR and SSIM of colour images in 0..1.
+"""Image metrics as published work reports them: PSNR and SSIM of colour images in 0..1. Not differentiable.
 
 Both take images [H, W, C] and an optional mask [H, W] (True where a pixel counts), work in float64 and return a plain
 float. Symbols: mse = mean squared error; mu, s2, s12 = Gaussian-weighted means, variances and covariance of a window;
@@ -22,9 +22,9 @@ _C2 = 0.03**2
 
 
 def psnr(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
-    """Peak signal-to-noise ratio in dB for a peak of 1, over all counted pixels and channels together.
+    """Peak signal-to-noise ratio in dB, for a peak of 1, of images [H, W, C] over all unmasked pixels and channels.
 
-    Equal images give infinity; a mask that counts no pixel gives NaN.
+    Equal images give infinity. If every pixel is masked, the result is NaN.
     """
     _check(a, b, mask)
     squared = (a.double() - b.double()).square()
@@ -37,11 +37,10 @@ def psnr(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
 
 
 def ssim(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
-    """Structural similarity: Gaussian window of 11 and sigma 1.5, population covariance, mean over the valid region.
+    """Structural similarity, in -1..1, of images [H, W, C]: Gaussian window of 11, sigma 1.5, population covariance.
 
-    Only windows that lie wholly inside the image count, and with a mask only those without a masked pixel; channels
-    are averaged. An image smaller than 11 pixels on a side uses the largest odd window that fits, with the same
-    sigma. NaN when no window counts.
+    The mean is over all channels and all windows that lie inside the image and contain no masked pixel. If a side is
+    shorter than 11 pixels, the window is the largest odd one that fits, with the same sigma. NaN if there is no window.
     """
     _check(a, b, mask)
     height, width = a.shape[:2]
@@ -69,9 +68,10 @@ def _gaussian(size: int, device: torch.device) -> Tensor:
 
 
 def _windowed_mean(images: Tensor, weights: Tensor) -> Tensor:
-    """Separable weighted mean over every whole window: [..., H, W] -> [..., H - k + 1, W - k + 1].
+    """Separable weighted mean over every complete window: [..., H, W] -> [..., H - k + 1, W - k + 1].
 
-    Shifted sums: float64 convolutions have no fast path on a CPU, and 2 k scaled additions beat them several times.
+    Computed as 2 k scaled additions of shifted images. On a CPU this is several times faster than torch's float64
+    convolution.
     """
     taps = weights.tolist()
     for dim in (-2, -1):
@@ -84,7 +84,7 @@ def _windowed_mean(images: Tensor, weights: Tensor) -> Tensor:
 
 
 def _windows_without_hole(mask: Tensor, size: int) -> Tensor:
-    """[H, W] mask -> [H - size + 1, W - size + 1] True where the whole window counts."""
+    """Mask [H, W] -> [H - size + 1, W - size + 1] bool: whether a window contains no masked pixel."""
     holes = (~mask.bool()).float()[None, None]
     return torch.nn.functional.max_pool2d(holes, size, stride=1)[0, 0] == 0
 

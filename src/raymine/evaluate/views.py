@@ -1,8 +1,8 @@
-"""Render held-out views and compare them with the photos.
+"""Render views and compare them with the images of the scene.
 
-Protocol, as published work does it: the truth is the 8-bit image divided by 255, straight alpha composited over the
-background; the prediction is the rendered float colour clamped to 0..1 and not rounded to 8 bits; PSNR and SSIM are
-computed per image and then averaged over the images. Pixels that a mask excludes count in neither metric.
+Protocol, as in published work: the truth is the 8-bit image divided by 255, with straight alpha composited over the
+background. The prediction is the rendered float colour, clamped to 0..1 and not rounded to 8 bits. PSNR and SSIM are
+computed per image and averaged over the images. Masked pixels count in neither metric.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ViewScore:
-    """One held-out view: PSNR in dB, SSIM in -1..1, seconds spent on rendering it."""
+    """The scores of one view: PSNR in dB, SSIM in -1..1, rendering time in seconds."""
 
     name: str
     psnr: float
@@ -42,23 +42,23 @@ class ViewScore:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of all views, in the order they were asked for. `seconds` is the whole evaluation, pictures included."""
+    """The scores of all views, in the order of the request. seconds: of the whole evaluation, including pictures."""
 
     views: tuple[ViewScore, ...]
     seconds: float
 
     @property
     def psnr(self) -> float:
-        """Mean of the per-image PSNR in dB, over the images that have one (a fully masked image has none)."""
+        """Mean of the per-image PSNR in dB. Images that are completely masked do not count."""
         return _mean([view.psnr for view in self.views])
 
     @property
     def ssim(self) -> float:
-        """Mean of the per-image SSIM, over the images that have one."""
+        """Mean of the per-image SSIM. Images without a complete unmasked window do not count."""
         return _mean([view.ssim for view in self.views])
 
     def to_json(self) -> dict[str, object]:
-        """Plain values; a score that is not a finite number (equal images, nothing to compare) becomes None."""
+        """JSON values. A score that is not finite (equal images, or nothing to compare) becomes None."""
         return {
             "psnr": _finite(self.psnr),
             "ssim": _finite(self.ssim),
@@ -87,11 +87,11 @@ def evaluate_views(
     out_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score the views `indices` (into `rig` and `images` alike; None takes all of them).
+    """Evaluate the views `indices`, which index both `rig` and `images`; None evaluates all of them.
 
-    `background` is the colour behind transparent pixels, in the truth and in the prediction. `names` gives one name
-    per image of the rig, for the table and the files. With `out_dir`, `images/<name>-{pred,true,error,depth,opacity,
-    sheet}.png` and `metrics.json` are written there. `progress(done, total)` is called after each view.
+    background: colour in 0..1 behind transparent pixels, in the truth and in the prediction. names: one name per image
+    of the rig, for tables and files. out_dir: a folder for `images/<name>-{pred,true,error,depth,opacity,sheet}.png`
+    and `metrics.json`. progress: called with (done, total) after each view.
     """
     started = time.perf_counter()
     chosen = list(range(len(images.sizes))) if indices is None else list(indices)
@@ -103,7 +103,7 @@ def evaluate_views(
         begin = time.perf_counter()
         rays = rig.rays_for_image(index)
         rendered = renderer.render(rays, backdrop.to(rays.origins.device))
-        # A non-finite pixel becomes black and lowers the score; as NaN it would drop its whole image from the mean.
+        # A non-finite pixel becomes black and lowers the score. As NaN it would remove the image from the mean.
         predicted = rendered.colour.detach().cpu().float().nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(truth.shape)
         seconds = time.perf_counter() - begin
         views.append(ViewScore(name, psnr(predicted, truth, mask), ssim(predicted, truth, mask), seconds))
@@ -118,7 +118,7 @@ def evaluate_views(
 
 
 def true_image(images: ImageSource, index: int, background: Tensor) -> tuple[Tensor, Tensor | None]:
-    """One whole image as [H, W, 3] float32 over `background` [3], and its mask [H, W] (None when nothing is masked)."""
+    """One image [H, W, 3] float32 over `background` [3], and its mask [H, W], True where a pixel counts (None: all)."""
     height, width = (int(v) for v in images.sizes[index])
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     image = torch.full((height * width,), index, dtype=torch.int64)
@@ -132,7 +132,7 @@ def true_image(images: ImageSource, index: int, background: Tensor) -> tuple[Ten
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """File-safe names, in order; a repeated one gets a number, since two files of one name would overwrite."""
+    """File-safe names, in the same order. A repeated name gets a number, so that no file overwrites another."""
     taken: set[str] = set()
     result = []
     for name in names:

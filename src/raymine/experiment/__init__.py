@@ -1,4 +1,4 @@
-"""Experiments: from a request to a run folder that can be trusted, resumed and reproduced."""
+"""Training runs: from a request to a run folder that can be resumed, evaluated and reproduced."""
 
 from .horizon import Replay as Replay
 from .load import LoadedRun as LoadedRun

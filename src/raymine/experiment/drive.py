@@ -1,7 +1,7 @@
-"""Advance a training state until its limit: bursts of steps, training clock, learning-rate horizon, non-finite steps.
+"""Advance a training state until a limit: bursts of steps, training clock, learning-rate horizon, non-finite steps.
 
-There are no files and no observers here. `loop` adds them for a run; the benchmarks add a log of every step. Both train
-alike, because both are driven by this.
+This module knows no files and no observers. `loop` adds them for a run, and the benchmarks add a log of every step, so
+both train in the same way.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from raymine.contracts import StepReport
 from .horizon import Replay, estimate, moment_passed, replayed
 
 NON_FINITE_LIMIT = 8
-"""Non-finite steps in a row after which skipping them no longer helps."""
+"""After this many non-finite steps in a row, training has diverged."""
 
 
 class Steppable(Protocol):
-    """What is driven: `step` counts the steps taken, `horizon` is the length of the learning-rate schedule in steps."""
+    """The state that is driven. step: steps taken. horizon: length of the learning-rate schedule in steps."""
 
     step: int
     horizon: int
@@ -30,7 +30,7 @@ class Steppable(Protocol):
 class Limits:
     """When training ends: after `steps` steps or `max_seconds` of training (exactly one), or where `replay` ended.
 
-    max_useful_steps: with `max_seconds`, training also ends after this many steps; 0: no such number.
+    max_useful_steps: with `max_seconds`, training also ends after this many steps; 0: no such limit.
     """
 
     steps: int | None = None
@@ -41,11 +41,11 @@ class Limits:
 
 @dataclass
 class DriveState:
-    """What a driver carries from burst to burst, as plain data.
+    """The state of a driver between bursts, as plain data.
 
-    elapsed: training seconds. horizons: (step, horizon) whenever the horizon changed. marks: (step, elapsed) at moments
-    of the budget, to measure speed from. budget: the max_seconds that the horizon was laid out for. streak: non-finite
-    steps in a row.
+    elapsed: training seconds. horizons: (step, horizon) at every change of the horizon. marks: (step, elapsed) at
+    certain moments of the budget, to measure speed. budget: the `max_seconds` for which the horizon was estimated.
+    streak: non-finite steps in a row.
     """
 
     elapsed: float = 0.0
@@ -57,10 +57,11 @@ class DriveState:
 
 @dataclass(frozen=True)
 class Burst:
-    """The steps of one call of `advance`. before: training seconds when it began.
+    """The steps of one call of `advance`. before: training seconds at its start.
 
-    counted: the reports up to the end of a streak of `NON_FINITE_LIMIT` non-finite steps, or all of them.
-    first_bad: the steps, counted from 1, at which a non-finite streak began. diverged: a streak reached the limit.
+    counted: the reports up to the step at which training diverged, or all reports.
+    first_bad: the steps, counted from 1, at which a streak of non-finite steps began.
+    diverged: whether a streak reached `NON_FINITE_LIMIT`.
     """
 
     before: float
@@ -76,9 +77,9 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Driver:
-    """Drives `state` by `advance`, which takes at least one and at most so many steps.
+    """Advances `state`. `advance(n)` must take at least 1 and at most n steps.
 
-    synchronise: waits for the device. now: the clock, in seconds. on_horizon: told each new horizon.
+    synchronise: waits for the device. now: the clock in seconds. on_horizon: called with each new horizon.
     """
 
     state: Steppable
@@ -101,19 +102,19 @@ class Driver:
         return overfits or self.progress.elapsed >= (limits.max_seconds or 0.0)
 
     def start(self) -> None:
-        """Lay out the learning-rate schedule before the first burst."""
+        """Set the horizon of the learning-rate schedule. Call it before the first burst."""
         limits, progress = self.limits, self.progress
         if limits.replay is not None:
             self._follow(limits.replay)
         elif limits.steps is not None:
             self._set_horizon(limits.steps)
         elif limits.max_seconds is not None and progress.budget not in (None, limits.max_seconds) and progress.elapsed:
-            # A budget changed on resume: the speed so far is the best guess for the new one.
+            # The budget changed on resume: estimate the horizon from the speed so far.
             self._set_horizon(self._estimate(limits.max_seconds))
         progress.budget = limits.max_seconds
 
     def burst(self, most: int) -> Burst:
-        """Advance by at most `most` steps, and not past a step at which a limit or a replay has something to do."""
+        """Advance by at most `most` steps, but not past a limit or a step at which a replay changes something."""
         progress = self.progress
         before, started = progress.elapsed, self.now()
         reports = self.advance(max(1, min([most, *self._steps_left()])))
@@ -128,13 +129,13 @@ class Driver:
         return Burst(before, reports, reports, tuple(first_bad), False)
 
     def wait(self) -> None:
-        """Wait for the device; the clock counts it, since it waits for training."""
+        """Wait for the device. The training clock counts this time, since the device is training."""
         started = self.now()
         self.synchronise()
         self.progress.elapsed += self.now() - started
 
     def update_horizon(self, before: float) -> None:
-        """Estimate the horizon again where that is due, after a burst that began at `before` training seconds."""
+        """After a burst that began at `before` training seconds, estimate the horizon again if it is due."""
         limits, state, progress = self.limits, self.state, self.progress
         if limits.replay is not None:
             self._follow(limits.replay)
@@ -146,7 +147,7 @@ class Driver:
                 progress.marks.append((state.step, progress.elapsed))
 
     def _steps_left(self) -> list[int]:
-        """Steps until each limit that is known by its step, and until each step of a replay that changes something."""
+        """Steps until each limit that is a step, and until each step at which a replay changes something."""
         limits, step = self.limits, self.state.step
         ends = [end for end in (limits.steps or limits.max_useful_steps,) if end]
         if limits.replay is not None:

@@ -1,9 +1,8 @@
-"""How long the learning-rate schedule is, when the run is limited by seconds and not by steps.
+"""The horizon, the length of the learning-rate schedule in steps, of a time-limited run.
 
-A schedule needs a total number of steps (the horizon). A time-limited run does not know it, so the loop estimates it
-from measured speed at a few moments of the budget and sets `state.horizon`. Each change is recorded as (step, horizon).
-The record, with the final step, makes the run a function again: replaying it gives the same parameters, whatever the
-clock says.
+The schedule needs a total number of steps, which a time-limited run does not know. So the loop estimates it from the
+measured speed at a few moments of the budget, and sets `state.horizon`. Each change is recorded as (step, horizon).
+With this record and the final step a run can be replayed: the replay gives the same parameters at any speed.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Shares of the budget. The first is early because the recipe's own horizon may be far off; the later ones absorb drift.
+# Shares of the budget. The first is early because the recipe's own horizon may be far off; later ones correct drift.
 MOMENTS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a finished run recorded, to be repeated: its last step, its horizons and its rollbacks as (at, back to)."""
+    """The record of a finished run, to replay it: final step, (step, horizon) pairs, rollbacks (at, back to step)."""
 
     final_step: int
     horizons: tuple[tuple[int, int], ...] = ()
@@ -35,10 +34,10 @@ def estimate(
 ) -> int:
     """Total steps expected by `budget` seconds, at least `step` + 1 and at most `max_useful_steps` (0: no such limit).
 
-    `marks` are earlier (step, seconds), ascending.
+    `marks` are earlier (step, seconds) pairs, ascending.
 
-    The speed is that of the later half of the run so far, from the last mark in the first half: steps change their
-    cost as the scene is learnt, and a shorter stretch would follow every hiccup of a busy machine.
+    The speed is measured over the second half of the run so far, from the last mark in the first half. The cost of a
+    step changes as the scene is learnt; a shorter interval would be disturbed by other load on the machine.
     """
     most = max_useful_steps or sys.maxsize
     since_step, since_elapsed = max((mark for mark in marks if mark[1] <= elapsed / 2), default=(0, 0.0))
@@ -50,6 +49,6 @@ def estimate(
 
 
 def replayed(horizons: Sequence[tuple[int, int]], step: int) -> int | None:
-    """The horizon in force at `step` according to a record; None before its first entry."""
+    """The horizon at `step` according to a record; None before its first entry."""
     current = [horizon for at, horizon in horizons if at <= step]
     return current[-1] if current else None

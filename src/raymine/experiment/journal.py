@@ -13,16 +13,15 @@ from .request import RunResult
 
 
 class Journal(SilentObserver):
-    """Writes what the loop reports.
+    """Writes the reports of the loop to the logs.
 
-    In metric rows everything but `elapsed`, `seconds` and `samples_per_second` is a function of config and data.
+    In metric rows, all values except `elapsed`, `seconds` and `samples_per_second` are a function of config and data.
     """
 
     def __init__(self, run: RunDir, last_step: int) -> None:
-        """Open the logs of a run that goes on from `last_step`: metric rows later than that are removed first.
+        """Open the logs of a run that continues from `last_step`. Metric rows after that step are removed first.
 
-        Both happen here because a log opened before its repair would be written where nobody reads: the repair puts a
-        new file in its place. `repaired` tells what was removed.
+        The repair must come before the log is opened, because it replaces the file. `repaired` says what was removed.
         """
         self.repaired = repair(run.metrics, last_step)
         self._metrics = JsonlWriter(run.metrics)
@@ -59,7 +58,7 @@ class Journal(SilentObserver):
         self._event("end", f"{result.status} at step {result.step}", result.step, "info", {"elapsed": result.elapsed})
 
     def sync(self) -> None:
-        """Force the rows so far onto the disk; called before each checkpoint, which relies on them."""
+        """Flush the logs to disk. Called before each checkpoint, so that no checkpoint is ahead of its logs."""
         self._metrics.sync()
         self._events.sync()
 

@@ -1,4 +1,4 @@
-"""A trained run, opened for looking: evaluation, rendering, export."""
+"""Open a trained run for evaluation, rendering and export."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from raymine.step import TrainData, TrainState, create_state
 
 from .prepare import resolve_device
 
-# Points asked of a field at a time, so that memory stays bounded.
+# Points that the field evaluates at a time, to bound memory.
 _POINTS = 1 << 18
 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run's model and what it was trained on. `notes` are sentences for the user (a damaged checkpoint, ...)."""
+    """The model of a run, and its scene. `notes` are sentences for the user (a damaged checkpoint, ...)."""
 
     run: RunDir
     config: RunConfig
@@ -47,9 +47,9 @@ class LoadedRun:
 
     @torch.no_grad()
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
-        """[n, 3] world positions, [n] times -> [n] density per world unit, of the field that is rendered.
+        """World positions [n, 3], times [n] -> density [n] per world unit, of the field that is rendered. No graph.
 
-        It is 0 outside the box that samples may lie in. Tensors are on the run's device.
+        Density is 0 outside the bounds of the scene. Tensors must be on the run's device.
         """
         bounds = self.scene.bounds
         low, high = (positions.new_tensor(corner) for corner in (bounds.low, bounds.high))
@@ -69,12 +69,14 @@ def load_run(
     *,
     allow: str | Collection[str] = (),
 ) -> LoadedRun:
-    """Open the newest or the best checkpoint of a run, also while it trains. The scene must still be there.
+    """Open the latest or the best checkpoint of a run, even while it trains. The scene must still exist.
 
-    allow: packages that the run's config may name classes of; they are imported, and importing runs their code.
-    "best" is selected by views that were held out from training (`hold_out`); without any, or before they were looked
-    at, the newest is opened, and `notes` say so. `RunError` for a folder that is no run, a
-    run with no checkpoint yet, or a scene that has changed; `CheckpointError` when every checkpoint is damaged.
+    which: "best" is selected by views held out from training (`hold_out`). Without such views, or before their first
+        evaluation, the latest checkpoint is opened, and `notes` say so.
+    allow: packages from which the run's config may use classes. They are imported, which runs their code.
+
+    Raises `RunError` for a folder that is not a run, a run without a checkpoint, or a scene that has changed, and
+    `CheckpointError` if every checkpoint is damaged.
     """
     run = RunDir.open(Path(run_folder))
     with allowing(allow):
@@ -88,9 +90,9 @@ def load_run(
             f"The scene {config.scene} has changed since {run_folder} was trained: other frames, poses or cameras.",
             hint="Put the scene back as it was, or train a new run.",
         )
-    # No pixel is needed to rebuild a state: only where the scene lies.
+    # Building the state needs the bounds of the scene, but no pixels.
     data = TrainData(CameraRig(scene, (), target), _NoImages(), scene.bounds, scene.background)
-    # Nor does looking need to know which pixels training would draw next.
+    # Nor does it need the state of the pixel sampler.
     state = create_state(replace(config.train, pixels=PixelConfig()), data, seed=config.seed, device=target)
     tensors = {name: value for name, value in found.tensors.items() if not name.startswith("pixels.")}
     state.restore(tensors, found.scalars)

@@ -1,7 +1,7 @@
-"""One run in progress: a driven state, and with it metrics, evaluations, checkpoints, recovery and orderly stops.
+"""The training loop of a run: it adds metrics, evaluations, checkpoints, rollbacks and signal handling to the driver.
 
-After every burst of steps, in this order: metrics row, evaluation, checkpoint. A checkpoint of step s therefore always
-comes after every row up to s, and a run resumed from it writes what the unbroken run would have written.
+After every burst of steps come, in this order: metrics row, evaluation, checkpoint. So all rows up to step s are
+written before the checkpoint of step s, and a run that resumes from it writes the same rows as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _no_op() -> None:
 
 @dataclass(frozen=True)
 class LoopSetup:
-    """Everything the loop works with.
+    """Everything that the loop needs.
 
-    advance: at least one and at most so many training steps of `state`. renderer: makes a renderer of what has been
-    learnt so far. fresh: a new state as it was at step 0 (for a rollback with no checkpoint).
-    meta: what every checkpoint carries (recipe, digests). synchronise: waits for the device before the clock stops.
-    now: the clock, in seconds. on_checkpoint: called after each save, to refresh the manifest.
+    advance: `advance(n)` takes at least 1 and at most n training steps of `state`. renderer: makes a renderer of the
+    current model. fresh: makes a new state as at step 0, for a rollback without a checkpoint. meta: stored in every
+    checkpoint (recipe, digests). evaluate: the quick evaluation; None for none. synchronise: waits for the device. now:
+    the clock in seconds. on_checkpoint: called after each save, to update the manifest.
     """
 
     run: RunDir
@@ -77,7 +77,7 @@ class LoopSetup:
 
 @dataclass
 class Loop:
-    """One run in progress. `run` trains until the limit or a signal and leaves a checkpoint behind."""
+    """One run in progress. `run` trains until a limit or a signal, and saves a checkpoint at the end."""
 
     setup: LoopSetup
     loop: LoopState
@@ -92,14 +92,14 @@ class Loop:
         )
 
     def run(self) -> RunResult:
-        """Train. `TrainingError` when it stays non-finite, `ResourceError` when the disk is full."""
+        """Train. `TrainingError` if training stays non-finite after rollbacks, `ResourceError` if the disk is full."""
         steps = checkpoint.list_steps(self.setup.run.checkpoints)
-        # The step we start from needs no second checkpoint, unless it was never saved.
+        # If the step that we start from has a checkpoint, it needs no second one.
         self._saved_step = self.setup.state.step if self.setup.state.step in steps else None
         with StopSignals() as signals:
             self._driver.start()
             if self.loop.evaluation_pending:
-                # The checkpoint of this step is there already; only its mark is missing.
+                # The checkpoint of this step exists already; it may only need to be marked as the best.
                 self._evaluate()
                 self._mark_best()
             while not self._driver.finished and signals.received is None:
@@ -134,54 +134,58 @@ class Loop:
                 finished = evaluate = True
                 self._write_row()
         if evaluate and signals.received is not None and not finished:
-            # A signal asks for haste: the evaluation waits for the resumed run, which then writes the same row.
+            # After a signal, stop soon: the resumed run does the evaluation and writes the same row.
             loop.evaluation_pending, evaluate = True, False
         if evaluate:
             self._evaluate()
-        # What was evaluated is saved, whatever was found: the figures of a run are those of a checkpoint.
+        # Save whatever was evaluated, so that every score of a run belongs to a checkpoint.
         if checkpoint_due or evaluate:
             self._save()
 
     def _steps_to_next_period(self) -> int:
-        """Steps until something that happens every so many steps is due."""
+        """Steps until the next metrics row, evaluation or checkpoint that is due by step."""
         step, schedule = self.setup.state.step, self.setup.schedule
         periods = (schedule.metrics, schedule.evaluate.steps, schedule.checkpoint.steps)
         return min(period - step % period for period in periods if period)
 
     def _count(self, burst: Burst) -> None:
-        """Take the reports of a burst in, and roll back where steps stay non-finite."""
+        """Add the reports of a burst to the metrics, and roll back if training diverged."""
         for report in burst.counted:
             self.loop.window.add(report)
         for step in burst.first_bad:
-            self._event("non-finite", f"step {step} was not finite; the parameters are untouched", level="warning")
+            self._event(
+                "non-finite",
+                f"the loss or a gradient of step {step} was not finite; the parameters did not change",
+                level="warning",
+            )
         if burst.diverged:
             self._roll_back()
         lost = sum(report.lost for report in burst.reports)
         if lost:
-            message = f"{lost} rays found no room for their samples and were left out; there is more room now"
+            message = f"{lost} rays were left out: their samples did not fit into the buffers, which are larger now"
             self._event("lost-rays", message, level="warning")
 
     def _show(self) -> None:
-        """Hand the run to its observers, outside the training clock."""
+        """Call `on_burst` of the observers, outside the training clock."""
         made = False
 
         def renderer() -> Renderer:
             nonlocal made
             if not made:
-                # The device may still be training; only what comes after that is the observer's.
+                # The device may still be training. That time belongs to training, not to the observer.
                 self._driver.wait()
             made = True
             return self.setup.renderer()
 
         self._observers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
         if made:
-            # What the observer has asked of the device ends before the clock goes on.
+            # Let the observer's work on the device end before the training clock continues.
             self.setup.synchronise()
 
     def _roll_back(self) -> None:
-        """Take parameters from the last sound checkpoint and go on from the present step.
+        """Restore the parameters of the last finite checkpoint and continue from the current step.
 
-        The step counter is not taken back: draws are a function of the step, so going back would draw the same again.
+        The step counter is not set back: random draws are a function of the step, so the same draws would come again.
         """
         state, loop = self.setup.state, self.loop
         if len(loop.rollbacks) >= ROLLBACK_LIMIT:
@@ -204,7 +208,7 @@ class Loop:
         )
 
     def _sound_state(self) -> tuple[int, dict[str, Tensor], dict[str, JSON]]:
-        """Where to roll back to: what a replay prescribes, else the newest whole checkpoint, else the initial state."""
+        """The state to roll back to: that of the replay, else the latest intact checkpoint, else the initial state."""
         replay = self.setup.limits.replay
         if replay is not None:
             prescribed = dict(replay.rollbacks).get(self.setup.state.step)
@@ -234,7 +238,7 @@ class Loop:
             self._snapshots[state.step] = (tensors, dict(state.scalars()))
 
     def _announce_horizon(self, horizon: int) -> None:
-        self._event("horizon", f"schedule laid out for {horizon} steps", data={"horizon": horizon})
+        self._event("horizon", f"learning-rate schedule set to {horizon} steps", data={"horizon": horizon})
 
     def _write_row(self) -> None:
         loop, window, state = self.loop, self.loop.window, self.setup.state
@@ -261,14 +265,14 @@ class Loop:
         self._observers.on_step(info)
 
     def _evaluate(self) -> None:
-        """Look at some views, outside the training clock. Held-out views may select the present step as the best."""
+        """Run the quick evaluation, outside the training clock. Held-out views may select this step as the best."""
         setup, loop, step = self.setup, self.loop, self.setup.state.step
         loop.evaluation_pending = False
         if setup.evaluate is None:
             return
         started = setup.now()
         found = setup.evaluate()
-        # NaN (every pixel masked) is no score; as the first best it could never be beaten.
+        # NaN (every pixel is masked) is not a score: as the first best score, no other could exceed it.
         look = None if math.isnan(found.psnr) else (step, found.psnr)
         best = False
         if found.split == "test":
@@ -281,7 +285,7 @@ class Loop:
         self._observers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
 
     def _save(self) -> None:
-        """Checkpoint the present step, once."""
+        """Save a checkpoint of the current step, if there is none yet."""
         state, loop, folder = self.setup.state, self.loop, self.setup.run.checkpoints
         if self._saved_step == state.step:
             return
@@ -294,7 +298,7 @@ class Loop:
         self._event("checkpoint", f"step {state.step} saved")
 
     def _mark_best(self) -> None:
-        """Name the checkpoint of the present step the best one, if it is."""
+        """Mark the checkpoint of the current step as the best, if it is."""
         best = self.loop.best_marker()
         if best is not None and best.step == self.setup.state.step:
             checkpoint.mark_best(self.setup.run.checkpoints, best)

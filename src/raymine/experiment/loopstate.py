@@ -1,4 +1,4 @@
-"""What the loop carries besides the training state, all of it saved in every checkpoint."""
+"""The state of the loop, besides the training state. Every checkpoint saves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .drive import DriveState
 
 @dataclass
 class Window:
-    """Sums over the steps since the last metrics row; saved, so that a run stopped half way writes the same row."""
+    """Sums over the steps since the last metrics row. They are saved, so that a resumed run writes the same row."""
 
     steps: int = 0
     skipped: int = 0
@@ -28,7 +28,7 @@ class Window:
     extra: dict[str, float] = field(default_factory=dict)
 
     def add(self, report: StepReport) -> None:
-        """Count one step; a non-finite one counts as skipped only."""
+        """Add one step; a non-finite step only counts as skipped."""
         self.learning_rate = report.learning_rate
         if not report.finite:
             self.skipped += 1
@@ -51,7 +51,7 @@ class Window:
 
     @property
     def psnr(self) -> float | None:
-        """dB of the mean squared error over the window; None when no step was finite."""
+        """PSNR (dB) of the mean squared error over the window; None if no step was finite."""
         if not self.steps:
             return None
         return -10.0 * math.log10(max(self.mse / self.steps, 1e-10))
@@ -62,10 +62,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Scores:
-    """PSNR (dB) of a run, under the names that results, manifests and the index of runs share.
+    """PSNR values (dB) of a run, under the names that results, manifests and the index of runs share.
 
-    train_psnr: over the training rays of the last metrics row. test_psnr, held_out_psnr: a quick look at the model of
-    the last step; None where there was none at that step. best_step, best_held_out_psnr: of the best checkpoint.
+    train_psnr: of the training rays of the last metrics row. test_psnr, held_out_psnr: of the quick evaluation at the
+    last step; None if there was none at that step. best_step, best_held_out_psnr: of the best checkpoint.
     """
 
     train_psnr: float | None
@@ -76,17 +76,17 @@ class Scores:
 
 
 def _at(look: tuple[int, float] | None, step: int) -> float | None:
-    """The PSNR of a look at the model of `step`."""
+    """The PSNR of an evaluation (step, dB), if it was at `step`."""
     return look[1] if look is not None and look[0] == step else None
 
 
 @dataclass
 class LoopState(DriveState):
-    """What the driver carries, and the recoveries, evaluations and running averages of a loop.
+    """The state of the driver, and the rollbacks, evaluations and metric sums of the loop.
 
-    rollbacks: (at step, back to step). test, held_out: (step, dB) of the latest quick look at test views and at views
-    held out from training. best: (step, dB) of the best look at held-out views. evaluation_pending: a signal came
-    before an evaluation that was due. window_from: `elapsed` when the window began.
+    rollbacks: (at step, back to step). test, held_out: (step, dB) of the latest quick evaluation of test views and of
+    views held out from training. best: (step, dB) of the best evaluation of held-out views. evaluation_pending: a
+    signal stopped the run before an evaluation that was due. window_from: `elapsed` at the start of the window.
     """
 
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
@@ -100,12 +100,12 @@ class LoopState(DriveState):
     window_from: float = 0.0
 
     def scores(self, step: int) -> Scores:
-        """The figures of the model of `step`, the present one."""
+        """The scores of the model at `step`, the current step."""
         best_step, best = self.best or (None, None)
         return Scores(self.last_psnr, _at(self.test, step), _at(self.held_out, step), best_step, best)
 
     def best_marker(self) -> Best | None:
-        """What marks the best checkpoint; None where nothing has selected one."""
+        """The marker of the best checkpoint; None if no evaluation has selected one."""
         return None if self.best is None else Best(self.best[0], "held_out_psnr", self.best[1])
 
     def to_json(self) -> JSON:

@@ -1,4 +1,4 @@
-"""The run's manifest while it trains."""
+"""Updates the manifest of a run while it trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .loopstate import LoopState
 
 
 class ManifestWriter:
-    """Keeps `manifest.json` true: who works on the run, how far it is, how it ended."""
+    """Keeps `manifest.json` up to date: which process trains the run, its progress, and how it ended."""
 
     def __init__(self, run: RunDir, command: tuple[str, ...]) -> None:
         self._run = run
@@ -21,22 +21,22 @@ class ManifestWriter:
         self._manifest = run.read_manifest()
 
     def begin(self, step: int, loop: LoopState, environment: Environment) -> None:
-        """This process starts to train from `step`."""
+        """Record that this process starts to train from `step`."""
         attempt = Attempt(self._command, os.getpid(), step, utc_now(), environment)
         attempts = (*self._manifest.attempts, attempt)
         resumed = self._with_progress(step, loop)
         self._write(replace(resumed, status="running", ended=None, error=None, attempts=attempts))
 
     def update(self, step: int, loop: LoopState) -> None:
-        """The run has come as far as `step`."""
+        """Record the progress at `step`."""
         self._write(self._with_progress(step, loop))
 
     def end(self, status: Status, step: int, loop: LoopState) -> None:
-        """The run has ended in good order."""
+        """Record that the run has ended without an error."""
         self._write(self._ended(replace(self._with_progress(step, loop), status=status)))
 
     def fail(self, error: BaseException) -> None:
-        """Record a failure; when not even that can be written, the failure itself matters more."""
+        """Record a failure. If the manifest cannot be written, the original error is the one to report."""
         words = error.message if isinstance(error, RaymineError) else f"{type(error).__name__}: {error}"
         status: Status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
         try:

@@ -1,4 +1,4 @@
-"""Refuse a run that cannot fit in memory before it is started, and say so in words when one runs out anyway."""
+"""Estimate the memory of a run before it starts, and turn out-of-memory errors into `ResourceError`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from raymine.engines import problem_with
 from raymine.errors import ResourceError, option
 from raymine.step import TrainConfig
 
-# Activations and their gradients of one sample, for a field that does not estimate its own.
+# Activations and gradients of one sample, for a field that gives no estimate.
 _BYTES_PER_SAMPLE = 4096
-# The fused step keeps no activation: where a sample is, what was found there, and what it is worth.
+# The fused step stores no activations, only position, outputs, gradients and weight of a sample.
 _FUSED_BYTES_PER_SAMPLE = 64
-# Where pieces of a batch are evaluated one after the other: what is known of a sample outside of its piece.
+# With `recompute_samples`: what is stored of a sample while other pieces are evaluated.
 _BYTES_OUTSIDE = 256
-# The ray count adapts after the fact, so a batch can come out larger than asked.
+# The ray count adapts with a delay, so a batch can be larger than asked.
 _OVERSHOOT = 2
 
 
 def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> int:
-    """Bytes that a training state and one step take, besides images. An estimate on the high side."""
+    """Bytes that a training state and one step need, without images. The estimate is rather too high."""
     samples = config.batch.samples * _OVERSHOOT
     parts = [_memory(part, bounds) for part in (config.field, config.sampler)]
     per_sample = sum(part.per_sample for part in parts) or _BYTES_PER_SAMPLE
@@ -39,12 +39,12 @@ def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> 
 
 
 def _memory(config: object, bounds: Bounds) -> Memory:
-    """What a part says of itself; nothing is known of one that says nothing."""
+    """The estimate of a part; zeros if it gives none."""
     return config.memory(bounds) if isinstance(config, EstimatesMemory) else Memory()
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that a new process can have on `device`, the limit of a container included."""
+    """Bytes of memory that are free on `device`, within the limit of a container."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
@@ -52,7 +52,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
-    """`ResourceError` when the estimate exceeds what is available."""
+    """Raise `ResourceError` if the estimate exceeds the free memory."""
     needed, free = estimate_bytes(config, bounds, device.type), available_bytes(device)
     if needed > free:
         raise ResourceError(
@@ -63,7 +63,7 @@ def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) ->
 
 @contextlib.contextmanager
 def memory_errors(device: torch.device) -> Iterator[None]:
-    """Turn the several ways in which torch and Python run out of memory into one `ResourceError`."""
+    """Turn every out-of-memory error of torch and Python into a `ResourceError`."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -83,7 +83,7 @@ def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
 
 
 def _container_bytes() -> int:
-    """What the control group still allows; practically unlimited where there is none."""
+    """Bytes that the control group still allows; practically unlimited if there is no limit."""
     limit_file, used_file = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     try:
         limit, used = limit_file.read_text().strip(), int(used_file.read_text())

@@ -1,4 +1,4 @@
-"""Who watches a run. The loop tells observers what happens; it never waits for an answer from them."""
+"""Observers of a run. The loop calls them when something happens, and ignores what they return."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from .request import RunResult
 
 @dataclass(frozen=True)
 class StartInfo:
-    """A run about to train, from `step` and `elapsed` seconds on; either `steps` or `max_seconds` is set.
+    """A run that starts to train, from `step` and `elapsed` training seconds. `steps` or `max_seconds` is set.
 
-    `max_useful_steps`: a run of `max_seconds` ends after this many steps if they come first; 0: no such number.
-    `notes` are sentences for the user: what was decided about the scene; `warnings` its survivable problems.
+    max_useful_steps: a run limited by `max_seconds` ends after this many steps at the latest; 0: no such limit.
+    notes: sentences for the user about decisions, such as the format of the scene. warnings: sentences about problems
+    of the scene that do not prevent training.
     """
 
     run: Path
@@ -36,17 +37,17 @@ class StartInfo:
 
     @property
     def last_step(self) -> int:
-        """The step that the run ends at unless its time ends first; 0 where only time ends it."""
+        """The step at which the run ends, unless its time ends first; 0 if only time limits it."""
         return self.max_useful_steps if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """Training since the last such report: means over the finite steps among them.
+    """The steps since the last such report: means over the finite ones.
 
     Deterministic: step, loss, psnr (dB, of the mean squared error), rays, marched and trained samples per step,
-    learning_rate, skipped (non-finite steps), extra. Measured: elapsed (training seconds so far), samples_per_second
-    and, in a time-limited run, horizon (total steps expected).
+    learning_rate, skipped (number of non-finite steps), extra. Measured: elapsed (training seconds so far),
+    samples_per_second and, in a time-limited run, horizon (expected total steps).
     """
 
     step: int
@@ -67,7 +68,8 @@ class StepInfo:
 class EvalInfo:
     """A quick evaluation: mean PSNR (dB) over `views` views of `split`.
 
-    `best`: it is the best so far. Only views held out from training can say so; a look at test views never is.
+    seconds: duration of the evaluation. best: whether it is the best so far. Only an evaluation of views held out from
+    training can be; an evaluation of test views never is.
     """
 
     step: int
@@ -80,7 +82,7 @@ class EvalInfo:
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth a line: kind is a short word (checkpoint, non-finite, rollback, horizon, resume, signal, ...)."""
+    """An event for the log. kind: a short word (checkpoint, non-finite, rollback, horizon, resume, signal, ...)."""
 
     kind: str
     message: str
@@ -93,8 +95,8 @@ class Event:
 class LiveRun:
     """A run between two bursts of steps: steps taken and training seconds so far.
 
-    renderer: makes a renderer of what has been learnt so far. It costs nothing unless it is called. Call it in
-    `on_burst` and use what it makes before returning: training goes on to change what is shown.
+    renderer: makes a renderer of the current model. It costs nothing unless it is called. Call it in `on_burst`, and
+    use the renderer before returning, because training then changes the model.
     """
 
     step: int
@@ -103,10 +105,10 @@ class LiveRun:
 
 
 class Observer(Protocol):
-    """Receives what happens to a run, on the training thread: be quick.
+    """Receives the events of a run. Methods run on the training thread, so they should be fast.
 
-    `on_step` comes every few steps only. `on_burst` comes whenever the engine has advanced, by one step or by many. The
-    training clock stands still in all of them.
+    `on_step` is called with every metrics row, `on_burst` whenever the engine has advanced, by one step or by many. The
+    training clock is stopped during all of them.
     """
 
     def on_start(self, info: StartInfo) -> None: ...
@@ -123,7 +125,7 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """Watches and says nothing; also the base for observers that care about one thing only."""
+    """An observer that does nothing; a base class for observers that implement a few methods."""
 
     def on_start(self, info: StartInfo) -> None:
         return None
@@ -145,7 +147,7 @@ class SilentObserver:
 
 
 class Observers:
-    """Several observers as one, told in the order given."""
+    """Several observers as one. They are called in the order given."""
 
     def __init__(self, members: Sequence[Observer]) -> None:
         self._members = tuple(members)

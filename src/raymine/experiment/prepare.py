@@ -1,4 +1,4 @@
-"""From a request to everything a run needs, without writing anything."""
+"""Check a request and prepare a run: device, scene, config and data. Nothing is written to the run folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from raymine.step.precision import amp_problem
 
 from .request import TrainRequest
 
-# A run is looked at this often; each look costs a second or so outside the training clock.
+# Quick evaluations per run; each takes about a second, outside the training clock.
 _LOOKS = 4
-# Steps a row of metrics on CUDA. Between two rows a fused step waits for nobody: 64 take about 30 ms on an H200.
+# Steps per metrics row on CUDA. Between two rows the host does not wait for the device: 64 take about 30 ms on an H200.
 _METRICS_ON_CUDA = 64
 
 # Called with what is being loaded ("images" or KERNELS), how much of it is done, and how much there is.
@@ -33,7 +33,7 @@ LoadProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked request: `digest` identifies the scene's description, `config` is complete."""
+    """A checked request. digest: of the description of the scene. config: the complete config of the run."""
 
     scene: Scene
     digest: str
@@ -43,7 +43,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class LoadedData:
-    """Cameras and pixels of some frames. Close it, or use it in a `with` block; the images stay open until then."""
+    """Cameras and pixels of some frames. Use it in a `with` block, which closes the images at its end."""
 
     train: TrainData
     bank: ImageBank
@@ -56,7 +56,7 @@ class LoadedData:
 
 
 def resolve_device(name: str) -> torch.device:
-    """ "auto", "cpu", "cuda" or "cuda:N" as a device that is there; `ConfigError` when it is not."""
+    """The device for "auto", "cpu", "cuda" or "cuda:N"; `ConfigError` if this machine does not have it."""
     if name == "auto":
         name = "cpu" if dispatch.triton_problem() else "cuda"
     asked = option("device", name)
@@ -80,7 +80,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
-    """Load the scene and resolve the config; `stored` gives the limits of a resumed run where none are asked."""
+    """Load the scene and build the config. If the request has no limit, that of `stored`, a resumed run, is used."""
     device = resolve_device(request.device)
     recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
@@ -94,7 +94,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         same = f"Recipe: on a {device.type.upper()} `{name}` is the same as `{twin}`."
         scene = replace(scene, decisions=(*scene.decisions, same))
     if name == recipes.CUSTOM and stored is not None and stored.train == train:
-        # What has no name of its own cannot contradict the one that the run has.
+        # A recipe without a name of its own keeps the name that the run has.
         name = stored.recipe
     problem = amp_problem(train.amp, device)
     if problem:
@@ -124,19 +124,19 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
 
 
 def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tuple[TrainConfig, TrainConfig]:
-    """What the recipe gives on `device`, and that with the request's overrides."""
+    """The recipe's config on `device`, and the same with the overrides of the request."""
     base = recipes.build(request.recipe, scene, device.type)
     with allowing(request.packages):
         return base, replace_fields(base, request.overrides)
 
 
 def scene_name(scene: str | Path) -> str:
-    """How a config names a scene: an absolute folder, or the word "builtin"."""
+    """The name of a scene in a config: an absolute folder, or "builtin"."""
     return str(scene) if str(scene) == "builtin" else str(Path(scene).expanduser().resolve())
 
 
 def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progress: LoadProgress | None) -> LoadedData:
-    """Cameras and pixels of some frames of a scene; decodes (once per machine) what the image cache lacks."""
+    """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first."""
 
     def report(done: int, total: int) -> None:
         if progress is not None:
@@ -148,15 +148,15 @@ def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progres
 
 
 def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:
-    """Frames to evaluate on: the test split, else the validation split; `count` of them, evenly spread (None: all)."""
+    """Frames of the test split, else of the validation split; `count` evenly spread ones, or all if None."""
     frames = scene.of_split("test") or scene.of_split("val")
     return frames if count is None or count >= len(frames) else _spread(frames, count)
 
 
 def split_training(scene: Scene, hold_out: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Frames to train on, and frames of the training split that are held out: `hold_out` of them, evenly spread.
+    """Frames to train on, and `hold_out` evenly spread frames of the training split that are held out.
 
-    A function of the scene alone. `ConfigError` where nothing would be left to train on.
+    The result depends on the scene alone. `ConfigError` if nothing would be left to train on.
     """
     frames = scene.of_split("train")
     if hold_out and hold_out >= len(frames):
@@ -169,7 +169,7 @@ def split_training(scene: Scene, hold_out: int) -> tuple[tuple[int, ...], tuple[
 
 
 def _spread(frames: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """`count` of the frames, evenly spread; `count` is at most their number."""
+    """`count` evenly spread frames; `count` is at most their number."""
     return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 

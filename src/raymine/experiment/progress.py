@@ -1,4 +1,4 @@
-"""Progress for people: a live bar in a terminal, a plain line now and then in a log, nothing when asked to be quiet."""
+"""Progress of training on stderr: a live bar in a terminal, some plain lines in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLAIN_PERIOD = 10.0
 
 
 class ProgressObserver(SilentObserver):
-    """Shows training on stderr: PSNR, samples/s, b/B (trained / marched samples), step, time left.
+    """Shows step, PSNR, samples/s, b/B (trained / marched samples) and time left on stderr.
 
-    mode: "auto" is a live bar on a terminal and plain lines elsewhere. Use `loading` as the `progress` of `train`.
+    mode: "auto" is a live bar in a terminal and plain lines elsewhere. Pass `loading` as `progress` to `train`.
     """
 
     def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
@@ -33,10 +33,10 @@ class ProgressObserver(SilentObserver):
         self._look = ""
 
     def loading(self, what: str, done: int, total: int) -> None:
-        """Images being decoded: a bar in a terminal, one line at the end elsewhere. Kernels: a line when they begin."""
+        """Report the loading of images, as a bar or as one line at the end, or the start of kernel compilation."""
         if what == KERNELS:
             if done == 0 and self._mode != "quiet":
-                self._line("Getting the kernels ready; the first time on a machine they are compiled.")
+                self._line("Loading kernels. The first time on a machine they are compiled, which takes longer.")
         elif self._mode == "live":
             self._bar.show(f"Loading {what}", done, total, f"{done}/{total}")
             if done >= total:
@@ -87,7 +87,7 @@ class ProgressObserver(SilentObserver):
             self._line(", ".join(told))
 
     def close(self) -> None:
-        """Take the bar off the screen; needed when training ends with an error."""
+        """Remove the bar from the screen. Call it if training ends with an error."""
         self._bar.close()
 
     def _describe(self, info: StepInfo) -> str:
@@ -120,7 +120,7 @@ class ProgressObserver(SilentObserver):
         return min(1.0, max(by_time, step / start.last_step if start.last_step else 0.0))
 
     def _line(self, text: str) -> None:
-        # Paths hold brackets and long lines hold paths: neither markup nor wrapping is wanted.
+        # Paths may contain brackets, which are not markup, and must not be wrapped.
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""A quick look at some views during training: a few thousand pixels of each instead of all of them."""
+"""The quick evaluation during training: PSNR on a few thousand pixels of some views."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from raymine.contracts import Renderer
 from raymine.step import TrainData
 
-# Rays of one quick evaluation over all of its views: about a second on two cores, whatever the size of the images.
+# Rays of one quick evaluation over all views: about a second on two cores, for images of any size.
 QUICK_RAYS = 1 << 15
 
 EvalSplit = Literal["test", "held-out"]
-"""Which views a quick look goes to: those of the test split (or else the validation split), which never select
-anything, or views that were held out from the training split, which may."""
+"""The views of a quick evaluation. `test`: of the test split, or of the validation split if there is no test split;
+these never select a checkpoint. `held-out`: taken out of the training split; these select the best checkpoint."""
 
 
 @dataclass(frozen=True)
 class QuickScore:
-    """What a quick look found: mean PSNR (dB) over `views` views of `split`; NaN where every pixel is masked."""
+    """The result of a quick evaluation: mean PSNR (dB) over `views` views; NaN if every pixel is masked."""
 
     psnr: float
     views: int
@@ -29,10 +29,10 @@ class QuickScore:
 
 
 def quick_psnr(renderer: Renderer, views: TrainData, background: tuple[float, float, float]) -> float:
-    """Mean over the views of the PSNR (dB) on a regular grid of their pixels; NaN where every pixel is masked.
+    """The mean over the views of the PSNR (dB) on a regular grid of pixels; NaN if every pixel is masked.
 
-    The grid is a function of the image sizes alone, so a repeated run looks at the same pixels. Truth and prediction
-    are seen over `background`, predictions clamped to 0..1, as in a full evaluation.
+    The grid depends on the image sizes alone, so a repeated run evaluates the same pixels. As in a full evaluation,
+    truth and prediction are composited over `background`, and predictions are clamped to 0..1.
     """
     budget = max(1, QUICK_RAYS // max(1, len(views.rig)))
     scores = [_psnr_of(renderer, views, index, budget, background) for index in range(len(views.rig))]
@@ -45,7 +45,7 @@ def _psnr_of(
 ) -> float:
     height, width = (int(v) for v in views.images.sizes[index])
     stride = max(1, math.ceil(math.sqrt(height * width / budget)))
-    # Half a stride from the border, so that the grid is centred.
+    # The grid starts half a stride from the border, so that it is centred.
     rows, columns = (torch.arange((stride - 1) // 2, size, stride) for size in (height, width))
     y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
     image = torch.full_like(x, index)

@@ -1,4 +1,4 @@
-"""What `train` is asked and what it answers."""
+"""The request and the result of `train`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ RunStatus = Literal["finished", "stopped"]
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """One training run, as a user asks for it.
+    """A training run as the user asks for it.
 
-    scene: a scene folder, or the word "builtin". recipe: a registered name, `package.module:function` (which is then
-    imported), a function (scene, device) -> TrainConfig, or a TrainConfig.
-    out: the run folder; None takes the next free `<runs_root>/<scene>-<recipe>-<n>`.
-    steps / max_seconds: at most one of them; neither takes the recipe's own number of steps. max_seconds counts
-    training only. overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
-    replay: step counts and learning-rate horizons recorded by another run, to repeat a time-limited run exactly.
-    hold_out: so many training views, evenly spread, are not trained on. Quick evaluations then go to these instead of
-    the test views, and only these select a best checkpoint.
-    evaluate_views: test views sampled by each quick evaluation (0 turns it off). command: recorded in the manifest.
-    allow: packages whose classes a stored config or an override may name; they are imported.
+    scene: a scene folder, or "builtin".
+    recipe: a registered name, `package.module:function` (which is then imported), a function (scene, device) ->
+        TrainConfig, or a TrainConfig.
+    out: the run folder; None uses the next free `<runs_root>/<scene>-<recipe>-<n>`.
+    resume: continue the run in `out`.
+    steps, max_seconds: the limit; give at most one. Without either, the recipe's own number of steps is the limit.
+        `max_seconds` counts training steps only.
+    hold_out: number of training views, evenly spread, that are not trained on. Quick evaluations then use these instead
+        of test views, and only these select a best checkpoint.
+    overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
+    evaluate_views: number of test views of each quick evaluation; 0 turns it off.
+    replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
+    command: the command line, recorded in the manifest.
+    allow: packages from which a stored config or an override may use classes. They are imported.
     """
 
     scene: str | Path
@@ -71,7 +75,7 @@ class TrainRequest:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages whose modules this request allows to import."""
+        """The packages that may be imported for this request."""
         return (*self.allow, *packages_of(self.recipe))
 
 
@@ -79,9 +83,9 @@ class TrainRequest:
 class RunResult:
     """How a run ended. `exit_code` is 0, or 128 + the signal that stopped it; `elapsed` counts training seconds only.
 
-    `loss` and `train_psnr` (dB) are the last recorded training values. `test_psnr` and `held_out_psnr` are quick
-    evaluations of the model that was written, at `step`: on test views, or on views held out from training; None where
-    there was none. `best_step` and `best_held_out_psnr` name the best checkpoint; only held-out views select one.
+    `loss` and `train_psnr` (dB) are the last recorded training values. `test_psnr` and `held_out_psnr` (dB) are quick
+    evaluations of the final model, on test views or on views held out from training; None if there was none at `step`.
+    `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select.
     """
 
     run: Path

@@ -1,4 +1,4 @@
-"""`train`: check, load, create or reopen the run folder, and hand over to the loop."""
+"""`train`: check the request, load the data, create or reopen the run folder, and start the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
 
 
 def warm_up(config: TrainConfig, data: TrainData, device: torch.device) -> None:
-    """Compile and load every kernel of a step by taking throw-away steps, so that the clock sees none of it."""
+    """Compile and load the kernels of a step by training a throw-away state, outside the training clock."""
     engine_for(create_state(config, data, seed=0, device=device), data).warm_up()
 
 
@@ -45,11 +45,11 @@ def train(
     progress: LoadProgress | None = None,
     warmup: WarmUp = warm_up,
 ) -> RunResult:
-    """Train as asked, or raise a `RaymineError` that says what to do; the run folder tells the rest.
+    """Carry out a training request; raises `RaymineError` if that is not possible.
 
-    Inputs are checked before anything is created: a refused request leaves no trace. `progress` is told about image
-    loading, `observer` about training. SIGINT and SIGTERM end the run in good order: the result then has the status
-    "stopped" and an `exit_code` of 128 + the signal.
+    Inputs are checked before anything is created, so a refused request leaves no files. progress: called while images
+    and kernels are loaded. observer: called during training. SIGINT and SIGTERM stop the run after a checkpoint: the
+    result then has the status "stopped" and an `exit_code` of 128 + the signal.
     """
     observer = observer or SilentObserver()
     if request.resume and request.out is None:
@@ -61,7 +61,7 @@ def train(
     with contextlib.ExitStack() as stack:
         if resuming and request.out is not None:
             run = stack.enter_context(RunDir.open_locked(request.out))
-            # Before the stored config is read, since it may hold classes of the recipe's package.
+            # Import the recipe before the stored config is read, which may use classes of the recipe's package.
             recipes.find(request.recipe)
             with allowing(request.packages):
                 stored = run.read_config()
@@ -78,7 +78,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Work:
-    """A run ready to start: everything that can fail for want of memory or images has been made."""
+    """A run that is ready to start: its images are loaded and its memory is allocated."""
 
     prepared: Prepared
     data: TrainData
@@ -108,12 +108,12 @@ def _make_ready(
 
 
 def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: int) -> tuple[int, ...]:
-    """Every view that is held out, or else `evaluate_views` of the test views; none where that is 0."""
+    """Frames of the quick evaluation: all held-out views, else `evaluate_views` test views; none if that is 0."""
     return held_out if held_out and evaluate_views else evaluation_frames(scene, evaluate_views)
 
 
 def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine) -> Callable[[], QuickScore]:
-    """A quick look at these views, which are of `split`."""
+    """The function that runs the quick evaluation on these views of `split`."""
 
     def evaluate() -> QuickScore:
         background = scene.background or (0.0, 0.0, 0.0)
@@ -142,7 +142,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
 def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> None:
     manifest = run.read_manifest()
     asked = prepared.config
-    # A downscale changes the digest too, but then the config says it better.
+    # Another downscale changes the digest too, but the difference of the configs below explains it better.
     if manifest.scene_digest != prepared.digest and stored.downscale == asked.downscale:
         raise RunError(
             f"{run.path} is a run of another scene: it was trained on {manifest.scene}, and {asked.scene} "
@@ -168,14 +168,14 @@ def _require_same_images(run: RunDir, work: _Work) -> None:
 
 @dataclass(frozen=True)
 class _Restored:
-    """Where a run goes on: the loop's own state, and what to report about the checkpoints."""
+    """The state of the loop from which a run continues, and events to report about its checkpoints."""
 
     loop: LoopState
     events: tuple[Event, ...]
 
 
 def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
-    """Bring `state` and the checkpoint folder to the newest whole checkpoint; where there is none, to the beginning."""
+    """Restore `state` and the checkpoint folder to the latest intact checkpoint; without one, start at step 0."""
     latest = checkpoint.load_latest(run.checkpoints)
     if latest is None:
         return _Restored(LoopState(), ())
@@ -191,7 +191,7 @@ def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
 
 
 def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observer) -> RunResult:
-    """Train in a locked folder and leave its manifest in a true state, however this ends."""
+    """Train in a locked folder. Its manifest is correct afterwards, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     manifest_writer = ManifestWriter(run, request.command)

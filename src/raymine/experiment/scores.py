@@ -1,4 +1,4 @@
-"""A loaded run against the photos of one split."""
+"""Evaluate a loaded run on the images of one split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .load import LoadedRun
 
 
 def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, ...]:
-    """Indices of a split's frames, or `views` of them spread evenly; `ConfigError` when there is none."""
+    """Indices of the frames of a split, or of `views` evenly spread ones; `ConfigError` if the split is empty."""
     frames = scene.of_split(split)
     if not frames:
         counts = {name: len(scene.of_split(name)) for name in ("train", "val", "test")}
@@ -37,9 +37,9 @@ def score_frames(
     out: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Render some frames of the run's scene and compare them with `images`, which holds just these, in this order.
+    """Render frames of the run's scene and compare them with `images`, which holds these frames in the same order.
 
-    out: a folder for pictures and metrics.json. progress: told (done, total) after each view.
+    out: a folder for pictures and metrics.json. progress: called with (done, total) after each view.
     """
     scene = loaded.scene
     return evaluate_views(

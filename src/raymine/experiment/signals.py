@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to stop in good order."""
+"""SIGINT and SIGTERM stop training after the current burst of steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """While active, the first SIGINT or SIGTERM is remembered in `received`; the second ends the process at once.
+    """While active, the first SIGINT or SIGTERM is stored in `received`; a second one ends the process immediately.
 
-    Ending at once is safe: every file of a run is written atomically. Outside the main thread Python cannot install
-    handlers, and nothing is changed.
+    This is safe, because every file of a run is written atomically. Python can install handlers in the main thread
+    only; in other threads this class does nothing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class StopSignals:
 
     @property
     def name(self) -> str:
-        """The name of the signal received, such as SIGTERM; empty when there was none."""
+        """The name of the received signal, such as SIGTERM; empty if there was none."""
         return "" if self.received is None else signal.Signals(self.received).name
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:

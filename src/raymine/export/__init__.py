@@ -1,4 +1,4 @@
-"""Novel views out of a trained field: camera paths, frames and video."""
+"""Export of novel views: camera paths, frames and video."""
 
 from .curves import interpolate_poses as interpolate_poses
 from .frames import FramePictures as FramePictures

@@ -1,7 +1,7 @@
 """Smooth curves through key poses.
 
-Poses are camera-to-world [k, 3, 4]; a curve of n views is spaced evenly in key index, so keys close together in space
-are passed slowly.
+Poses are camera-to-world [k, 3, 4]. The n views of a curve are evenly spaced in key index, so the camera moves slowly
+between keys that are close together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def interpolate_poses(poses: np.ndarray, n: int, *, closed: bool = False) -> np.
 
 
 def interpolate_values(values: np.ndarray, n: int, *, closed: bool = False) -> np.ndarray:
-    """Numbers [k] that go with key poses (a field of view, a time) -> [n], linear between the same keys."""
+    """Values [k] of the key poses (field of view, time) -> [n] at the views of the curve, linear between keys."""
     k = len(values)
     segment, u = _key_positions(k, n, closed)
     start, stop = _neighbour(segment, k, closed), _neighbour(segment + 1, k, closed)
@@ -42,7 +42,7 @@ def interpolate_values(values: np.ndarray, n: int, *, closed: bool = False) -> n
 
 
 def _key_positions(k: int, n: int, closed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For n views over k keys: the key before each view and the fraction 0..1 of the way to the next."""
+    """For n views over k keys: the key before each view [n], and the fraction [n] in 0..1 to the next key."""
     if n < 1:
         raise ConfigError(f"A camera path needs at least 1 frame, got {n}.")
     s = np.arange(n) / n * k if closed else np.linspace(0.0, k - 1.0, n)
@@ -55,14 +55,14 @@ def _neighbour(index: np.ndarray, k: int, closed: bool) -> np.ndarray:
 
 
 def _catmull_rom(p0: np.ndarray, p1: np.ndarray, p2: np.ndarray, p3: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """The cubic from p1 (u = 0) to p2 (u = 1) whose velocities there are half the chords of the outer points."""
+    """The cubic from p1 (u = 0) to p2 (u = 1) with the velocities (p2 - p0) / 2 and (p3 - p1) / 2 there."""
     enter, leave = 0.5 * (p2 - p0), 0.5 * (p3 - p1)
     step = p2 - p1
     return p1 + u * (enter + u * (3.0 * step - 2.0 * enter - leave + u * (enter + leave - 2.0 * step)))
 
 
 def _quaternion(rotation: np.ndarray) -> np.ndarray:
-    """Rotation [3, 3] -> unit quaternion (w, x, y, z): the dominant eigenvector, stable for every angle."""
+    """Rotation [3, 3] -> unit quaternion (w, x, y, z): a leading eigenvector, precise for every angle."""
     (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
     symmetric = np.array(
         [

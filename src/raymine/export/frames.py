@@ -1,4 +1,4 @@
-"""Render a camera path, one view after the other, as pictures of colour, depth and opacity."""
+"""Render the views of a camera path as pictures of colour, depth and opacity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FramePictures:
-    """One rendered view, each a [H, W, 3] uint8 picture."""
+    """The pictures of one rendered view, each [H, W, 3] uint8."""
 
     colour: np.ndarray
     depth: np.ndarray
@@ -37,8 +37,8 @@ def render_path(
 ) -> Iterator[FramePictures]:
     """Yield the views of `path` in order; only one is in memory at a time.
 
-    The depth scale is fixed by the first view that shows anything, so that a video does not flicker. `device` is
-    where the renderer expects its rays; `progress(done, total)` is called after each view.
+    The first view with something in it sets the depth scale, so that a video does not flicker. background: colour in
+    0..1. device: of the rays for the renderer. progress: called with (done, total) after each view.
     """
     backdrop = torch.tensor(background, dtype=torch.float32, device=device)
     limits: tuple[float, float] | None = None

@@ -6,10 +6,10 @@
    degrees}, ...]` with `render_width` and `render_height`; rendered as they stand. Or `"keyframes"` of the same form
    (`matrix` is accepted for `camera_to_world`), which a smooth curve joins; `"is_cycle": true` closes it.
 
-Poses are camera-to-world with x right, y up, z backward, in the world of the scene's own files; raymine's
-normalisation is applied to them. `"world": "raymine"` says that they are in raymine's world already. What the file does
-not say (view, size) is taken from the scene's first camera. Asking for a number of frames joins any of the forms by a
-smooth curve.
+Poses are camera-to-world with x right, y up, z backward, in the coordinates of the scene's own files; raymine's
+normalisation is applied to them. With `"world": "raymine"` they are in normalised coordinates already. If the file does
+not state the field of view or the size, those of the scene's first camera are used. If a number of frames is asked for,
+a smooth curve joins the poses of any form.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Key:
 
 
 def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int, int] | None = None) -> CameraPath:
-    """Read a path file (see the module's text) -> `CameraPath` of n views, or of as many as the file has.
+    """Read a path file (see the module docstring) -> `CameraPath` of n views, or of the file's own number if n is None.
 
-    Keyframes without a number become 120 views. `size` (width, height) overrides the file's. ConfigError names the
-    entry and what is wrong with it.
+    Keyframes without n give 120 views. `size` (width, height) in pixels overrides that of the file. `ConfigError` names
+    a wrong entry and its fault.
     """
     document = _read(path)
     form = next((name for name in _FORMS if document.get(name)), None)
@@ -107,7 +107,7 @@ def _key(entry: Any, where: str, names: tuple[str, ...]) -> _Key:
 
 
 def _pose(value: Any, where: str) -> np.ndarray:
-    """16 numbers, or nested rows of 3x4 or 4x4 -> [3, 4]; refuses what is not a rotation and a position."""
+    """16 numbers, or nested rows of 3x4 or 4x4 -> [3, 4]; `ConfigError` if it is not a rotation and a position."""
     try:
         matrix = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -140,7 +140,7 @@ def _number(entry: dict[str, Any], name: str, where: str) -> float | None:
 
 
 def _normalised(poses: np.ndarray, similarity: np.ndarray) -> np.ndarray:
-    """Poses of the source world -> raymine's: positions move and scale, orientations only turn."""
+    """Poses of the source world -> normalised poses: positions are moved and scaled, orientations only rotated."""
     linear, shift = similarity[:3, :3], similarity[:3, 3]
     scale = float(np.cbrt(np.linalg.det(linear)))
     rotations = (linear / scale) @ poses[:, :, :3]
@@ -149,7 +149,7 @@ def _normalised(poses: np.ndarray, similarity: np.ndarray) -> np.ndarray:
 
 
 def _camera(document: dict[str, Any], scene: Scene, size: tuple[int, int] | None, path: Path) -> Camera:
-    """The path's own view and size where the file states them, else those of the scene's first camera."""
+    """The field of view and size of the file; what it does not state comes from the scene's first camera."""
     base = scene.cameras[scene.frames[0].camera]
     where = str(path)
     width = _number(document, "render_width", where) or _number(document, "w", where)
@@ -173,14 +173,14 @@ def _fovs(keys: list[_Key], camera: Camera) -> np.ndarray:
 
 
 def _with_fov(camera: Camera, fovs: np.ndarray) -> tuple[Camera, ...]:
-    """One camera per vertical view in degrees; pixels keep their shape."""
+    """One camera per vertical field of view in degrees; the aspect ratio of pixels does not change."""
     focal = 0.5 * camera.height / np.tan(np.radians(fovs) / 2.0)
     ratio = camera.fx / camera.fy
     return tuple(Camera(camera.width, camera.height, float(f) * ratio, float(f), camera.cx, camera.cy) for f in focal)
 
 
 def _times(keys: list[_Key], scene: Scene) -> np.ndarray | None:
-    """Times for a dynamic scene: the file's where every entry has one, else an even run from 0 to 1."""
+    """Times [n] of a dynamic scene: those of the file if every entry has one, else evenly from 0 to 1."""
     if not scene.dynamic:
         return None
     stated = [key.time for key in keys if key.time is not None]

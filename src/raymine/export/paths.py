@@ -1,8 +1,7 @@
-"""Camera paths for novel views that follow from the scene: an orbit and a spiral.
+"""Camera paths for novel views, derived from the cameras of the scene: an orbit and a spiral.
 
-Every path is in raymine's world (after `Scene.normalisation`), where +z is up. Poses are camera-to-world [n, 3, 4]
-with x right, y up, z backward. `path_file.py` reads paths
-from files, `curves.py` joins key poses.
+Every path is in normalised coordinates (after `Scene.normalisation`), where +z is up. Poses are camera-to-world
+[n, 3, 4] with x right, y up, z backward. `path_file.py` reads paths from files, `curves.py` interpolates key poses.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class CameraPath:
 
 
 def novel_camera(camera: Camera, size: tuple[int, int] | None = None) -> Camera:
-    """A pinhole camera of the same vertical view as `camera`, principal point in the middle, no distortion.
+    """A pinhole camera with the vertical field of view of `camera`, a central principal point and no distortion.
 
-    `size` is (width, height); a wider picture shows more at the sides and never stretches. A vertical view of more
-    than 110 degrees (fisheye) is narrowed to that, since a flat picture cannot show it.
+    `size` is (width, height) in pixels. A wider picture shows more at the sides; it is not stretched. A vertical field
+    of view above 110 degrees (fisheye) is reduced to 110, because a perspective picture cannot show more.
     """
     width, height = size if size is not None else (camera.width, camera.height)
     if width < 1 or height < 1:
@@ -55,17 +54,17 @@ def novel_camera(camera: Camera, size: tuple[int, int] | None = None) -> Camera:
 
 
 def orbit(scene: Scene, n: int, *, size: tuple[int, int] | None = None) -> CameraPath:
-    """n views on a circle around what the cameras look at, at their median distance and elevation.
+    """n views on a circle around the focus point of the cameras, at their median distance and elevation.
 
-    Where the cameras leave more than a third of the circle unseen, the path swings to and fro over the part they
-    cover instead of showing what no photo has seen. The last view leads back to the first without repeating it.
+    If the cameras leave a gap of more than a third of the circle, the path swings back and forth over the part that
+    they cover, because no image shows the rest. The path is closed, and the last view does not repeat the first.
     """
     poses = _all_poses(scene, n)
     centre = focus_point(poses)
     offsets = poses[:, :, 3] - centre
     distance = np.linalg.norm(offsets, axis=1)
     elevation = np.arcsin(np.clip(offsets[:, 2] / np.maximum(distance, 1e-9), -1.0, 1.0))
-    # A median exactly overhead would leave no direction for "up" in the picture.
+    # Exactly overhead, "up" would have no direction in the picture.
     height = float(np.clip(np.median(elevation), math.radians(-80.0), math.radians(80.0)))
     azimuth = _azimuths(np.arctan2(offsets[:, 1], offsets[:, 0]), n)
     ring = np.stack(
@@ -76,10 +75,10 @@ def orbit(scene: Scene, n: int, *, size: tuple[int, int] | None = None) -> Camer
 
 
 def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | None = None) -> CameraPath:
-    """n views on a loop around the average pose, for captures whose cameras all face one way.
+    """n views on a spiral around the average pose, for forward-facing captures.
 
-    The loop spans the 80th percentile of the cameras' offsets from the average in each direction, and every view
-    looks at the same point at the focus depth, as is customary for forward-facing scenes.
+    In each direction, the spiral spans the 80th percentile of the cameras' offsets from the average. Every view looks
+    at the same point, at the focus depth, as is usual for forward-facing scenes.
     """
     poses = _all_poses(scene, n)
     middle = average_pose(poses)
@@ -97,8 +96,8 @@ def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | 
 def focus_point(poses: np.ndarray) -> np.ndarray:
     """The point nearest to all optical axes in the least-squares sense; poses [n, 3, 4] -> [3].
 
-    Axes that are nearly parallel have no such point (and one camera has none at all): then the world's origin, where
-    scene normalisation puts the region of interest, is projected onto the mean axis.
+    For nearly parallel axes (or a single camera) that point is not defined. Then the result is the projection of the
+    origin, where normalisation puts the region of interest, onto the mean axis.
     """
     origins, axes = poses[:, :, 3], -poses[:, :, 2]
     axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
@@ -115,20 +114,20 @@ def focus_point(poses: np.ndarray) -> np.ndarray:
 
 
 def forward_facing(scene: Scene) -> bool:
-    """True when all cameras look roughly the same way (their mean axis is longer than 0.85): a spiral suits them."""
+    """Whether all cameras look in roughly the same direction: the mean of their unit axes is longer than 0.85."""
     axes = np.stack([-frame.pose[:, 2] for frame in scene.frames])
     axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
     return float(np.linalg.norm(axes.mean(axis=0))) > 0.85
 
 
 def average_pose(poses: np.ndarray) -> np.ndarray:
-    """Mean position, mean viewing axis and mean up of poses [n, 3, 4], made orthonormal -> [3, 4]."""
+    """The mean pose [3, 4] of poses [n, 3, 4]: mean position, mean axis and mean up vector, made orthonormal."""
     centre = poses[:, :, 3].mean(axis=0)
     return look_at(centre, centre - poses[:, :, 2].mean(axis=0), up=poses[:, :, 1].mean(axis=0))
 
 
 def look_at(eye: np.ndarray, target: np.ndarray, up: np.ndarray = _UP) -> np.ndarray:
-    """The pose [3, 4] of a camera at `eye` that looks at `target`, with `up` as upright as it can be."""
+    """The pose [3, 4] of a camera at `eye` [3] that looks at `target` [3], with `up` [3] up in the picture."""
     back = eye - target
     back = back / max(float(np.linalg.norm(back)), 1e-12)
     right = np.cross(up, back)
@@ -151,7 +150,7 @@ def _static(scene: Scene, poses: np.ndarray, size: tuple[int, int] | None) -> Ca
 
 
 def _azimuths(seen: np.ndarray, n: int) -> np.ndarray:
-    """[n] angles: the whole circle, or a swing over the part that the cameras at angles `seen` cover."""
+    """Angles [n] of the path: the whole circle, or a swing over the part that the cameras, at angles `seen`, cover."""
     ordered = np.sort(seen)
     gaps = np.diff(np.append(ordered, ordered[0] + 2.0 * math.pi))
     widest = int(gaps.argmax())

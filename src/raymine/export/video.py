@@ -1,4 +1,4 @@
-"""Pictures to files: numbered PNG frames and H.264 video."""
+"""Write pictures as numbered PNG frames or as H.264 video."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMITED = 1
 def write_frames(
     frames: Iterable[FramePictures], folder: Path, *, kinds: tuple[PictureKind, ...] = ("colour",)
 ) -> tuple[Path, ...]:
-    """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; returns every path written, in order."""
+    """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; return the paths in order."""
     written = []
     for index, frame in enumerate(frames):
         for kind in kinds:
@@ -39,7 +39,7 @@ def write_frames(
 def write_videos(
     frames: Iterable[FramePictures], path: Path, *, kinds: tuple[PictureKind, ...] = ("colour",), fps: float = 30.0
 ) -> tuple[Path, ...]:
-    """One video per kind in a single pass over the frames: `x.mp4` for colour, `x-depth.mp4`, `x-opacity.mp4`."""
+    """Write one video per kind in a single pass over the frames: `x.mp4` (colour), `x-depth.mp4`, `x-opacity.mp4`."""
     paths = tuple(path if kind == "colour" else path.with_stem(f"{path.stem}-{kind}") for kind in kinds)
     with ExitStack() as stack:
         writers = [stack.enter_context(open_mp4(target, fps=fps)) for target in paths]
@@ -50,7 +50,7 @@ def write_videos(
 
 
 def write_mp4(frames: Iterable[np.ndarray], path: Path, *, fps: float = 30.0, crf: int = 18) -> int:
-    """Encode pictures [H, W, 3] uint8 of one size (see `open_mp4`); returns the frame count."""
+    """Encode pictures [H, W, 3] uint8, all of the same size (see `open_mp4`); return the number of frames."""
     with open_mp4(path, fps=fps, crf=crf) as writer:
         for frame in frames:
             writer.add(frame)
@@ -59,10 +59,10 @@ def write_mp4(frames: Iterable[np.ndarray], path: Path, *, fps: float = 30.0, cr
 
 @contextmanager
 def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Writer]:
-    """A writer of H.264 video (yuv420p, plays everywhere) for the block. Needs the `video` extra.
+    """Yield a writer of H.264 video (yuv420p, which every player supports). Needs the `video` extra.
 
-    `crf` is the encoder's quality, 0 (lossless) to 51. The file appears under its name only when the block has ended
-    well and a second look has found every frame in it; until then an older file of that name stays.
+    crf: the encoder's quality, 0 (lossless) to 51. The file gets its name only after the block has succeeded and the
+    file has been decoded and has every frame. Until then, an older file of that name stays.
     """
     av = require_av()
     if not 0.1 <= fps <= 1000.0:
@@ -91,7 +91,7 @@ def open_mp4(path: Path, *, fps: float = 30.0, crf: int = 18) -> Iterator[Mp4Wri
 
 
 class Mp4Writer:
-    """A video under construction; made by `open_mp4`. The first picture decides the size."""
+    """The video that `open_mp4` is writing. The first picture sets the size."""
 
     def __init__(self, av: Any, path: Path, rate: Fraction, crf: int) -> None:
         self.count = 0
@@ -103,7 +103,7 @@ class Mp4Writer:
     def add(self, picture: np.ndarray) -> None:
         """Append one [H, W, 3] uint8 picture.
 
-        An odd width or height is padded by repeating the last column or row, since the format needs even ones.
+        The format needs an even width and height; an odd one is padded by repeating the last column or row.
         """
         if self._container is None:
             self._open(picture.shape)
@@ -117,7 +117,7 @@ class Mp4Writer:
         self.count += 1
 
     def close(self) -> None:
-        """Write what the encoder still holds back, and close the file."""
+        """Flush the encoder and close the file."""
         if self._container is not None:
             container, self._container = self._container, None
             with container:
@@ -125,12 +125,12 @@ class Mp4Writer:
 
     def _open(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
-        # The index goes to the front, so that a browser can play before it has the whole file.
+        # Write the index first, so that a browser can start to play before it has the whole file.
         options = {"movflags": "+faststart"}
         self._container = self._av.open(str(self._path), mode="w", format="mp4", options=options)
         stream = self._container.add_stream("libx264", rate=self._rate, options={"crf": str(self._crf)})
         stream.width, stream.height, stream.pix_fmt = shape[1] + shape[1] % 2, shape[0] + shape[0] % 2, "yuv420p"
-        # Without these tags players guess the matrix by picture size, and colours shift slightly.
+        # Without these tags players guess the colour matrix from the picture size, and colours shift slightly.
         context = stream.codec_context
         context.colorspace = context.color_primaries = context.color_trc = _BT709
         context.color_range = _LIMITED
@@ -144,7 +144,7 @@ def count_frames(path: Path) -> int:
 
 
 def require_av() -> Any:
-    """The `av` module, or a MissingExtraError that says how to get it."""
+    """The `av` module; `MissingExtraError` if it is not installed."""
     try:
         import av
         import av.error

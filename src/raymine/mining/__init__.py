@@ -1,4 +1,4 @@
-"""Which of the marched samples a step trains on."""
+"""Sample mining: which of the marched samples a step trains on."""
 
 from .config import PUBLISHED as PUBLISHED
 from .config import HardConfig as HardConfig

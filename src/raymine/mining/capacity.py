@@ -1,8 +1,8 @@
-"""How much room a selection gets, decided without waiting for the device.
+"""The size of a selection's tensors, decided without waiting for the device.
 
-On a CPU the number chosen is at hand. On CUDA it is known only later, so a selection is given room for half as many
-again as were chosen a few steps ago, and places that stay empty carry weight 0. The number from `LAG` steps ago is
-copied in the background; that old copy is always complete, so reading it neither waits nor depends on timing.
+On a CPU the number of chosen samples is known. On CUDA it is known only later, so the tensors get room for 1.5 times
+the number that was chosen `LAG` steps ago, and unused entries have weight 0. That number is copied to the host
+asynchronously. A copy that is `LAG` steps old is complete in practice, and the result never depends on timing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _SLACK, _SPARE = 1.5, 256
 
 
 class Capacity:
-    """`shares` [LAG] on the host: chosen / marched of the last steps, in a ring; `turn` [] counts them."""
+    """shares [LAG], on the host: chosen / marched samples of the last steps, as a ring buffer. turn []: steps so far.
+
+    high: the largest share that can be chosen. overflow []: chosen samples that had no room.
+    """
 
     def __init__(self, high: float, device: torch.device) -> None:
         self.high = high
@@ -26,17 +29,17 @@ class Capacity:
         self._events: list[torch.cuda.Event | None] = [None] * LAG
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything to save."""
+        """The tensors to save, by name."""
         if self.cuda:
             torch.cuda.synchronize()
         return {"shares": self.shares, "turn": self.turn, "overflow": self.overflow}
 
     def bound(self, wanted: Tensor, total: int) -> int:
-        """Room for `wanted` [] samples."""
+        """The size of tensors for `wanted` [] of `total` samples."""
         return self._room(total) if self.cuda else int(wanted)
 
     def compact(self, taken: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """taken [B] bool -> index [c] ascending, and [c] float that is 1 where a sample is meant, else 0."""
+        """taken [B] bool -> index [c] ascending, and [c] float: 1 for a chosen sample, 0 for an unused entry."""
         if not self.cuda:
             index = taken.nonzero()[:, 0]
             return index, torch.ones(len(index), device=taken.device)
@@ -48,7 +51,7 @@ class Capacity:
         return index.clamp_min(0), live.float()
 
     def trim(self, index: Tensor, weight: Tensor, live: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """Drop empty places where that is free; `index` ascending, so that neighbours in memory stay neighbours."""
+        """On a CPU, drop unused entries and sort by index, so that neighbours in memory stay neighbours."""
         if self.cuda:
             self._remember(live.sum() / total)
             return torch.where(live, index, 0), weight
@@ -56,7 +59,7 @@ class Capacity:
         return index, weight[live][order]
 
     def _room(self, total: int) -> int:
-        """From the share of `LAG` steps ago."""
+        """Entries for the share of `LAG` steps ago, with slack."""
         slot = int(self.turn) % LAG
         event = self._events[slot]
         if event is not None:

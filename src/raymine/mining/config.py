@@ -1,4 +1,4 @@
-"""What may be chosen about mining."""
+"""The configuration of mining."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Reweight = Literal["unbiased", "none"]
 class HardConfig:
     """How hard samples are drawn; symbols as in `raymine.mining.draw`.
 
-    draw: `poisson` takes each sample on its own with probability min(1, b p); `systematic` takes with the same
-        probabilities, spread evenly along the batch by one random number; `multinomial` takes b without replacement,
-        as published; `topk` takes the b largest gradients.
-    reweight: `unbiased` divides a chosen gradient by the probability of its choice; `none`, as published, does not.
-    rate: of the running average of tau; None takes 1 / number of training images, as the paper says.
+    draw: `poisson` draws each sample independently with probability min(1, b p). `systematic` draws with the same
+        probabilities, spread evenly along the batch by one random number. `multinomial` draws b samples without
+        replacement, as published. `topk` takes the b largest gradients.
+    reweight: `unbiased` divides the gradient of a chosen sample by its inclusion probability; `none`, as published,
+        does not.
+    rate: of the running average of tau; None uses 1 / number of training images, as the paper says.
     low, high: b is kept within low B .. high B.
     """
 
@@ -50,15 +51,15 @@ class HardConfig:
 
 
 PUBLISHED = HardConfig(draw="multinomial", reweight="none")
-"""The algorithm as published; the authors' code has a rate of 0.01 instead of 1 / images."""
+"""The algorithm as published. The authors' code uses a rate of 0.01 instead of 1 / images."""
 
 
 @dataclass(frozen=True)
 class MiningConfig:
-    """`none` trains on every marched sample, `prune` on those a ray still sees, `hard` on those that still teach.
+    """policy: `none` trains on every marched sample, `prune` on the visible ones, `hard` on those with large gradients.
 
-    stop: transmittance below which a sample is hidden. faint: own opacity below which the density pass of `prune` and
-    `hard` drops a sample.
+    stop: the transmittance below which a sample is hidden. faint: `prune` and `hard` also leave out samples whose own
+    opacity is below this. hard: settings of the policy `hard`.
     """
 
     policy: MiningPolicy = "hard"

@@ -1,7 +1,7 @@
-"""What mining did in a step, in numbers that can be read, logged and plotted. Symbols as in `raymine.mining.draw`.
+"""Diagnostics of mining in one step, as plain numbers for logs and plots. Symbols as in `raymine.mining.draw`.
 
-Every function reads numbers back from the device, so call them now and then, not in every step. They take plain
-tensors: G from `draw.norms`, weights from any compositing, the `Selection` that the miner made.
+Every function reads results back from the device, so do not call them in every step. They take plain tensors: G from
+`draw.norms`, rendering weights from any compositing, and the `Selection` of the miner.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from raymine.contracts import Selection
 from raymine.errors import ConfigError
 
 MATTERS = 1e-3
-"""Rendering weight from which a sample belongs to a surface: about a quarter of a level of an 8-bit picture."""
+"""Smallest rendering weight of a surface sample: about a quarter of a level of an 8-bit picture."""
 
 BEHIND = 0.1
-"""Transmittance below which a ray has passed the surface that stops it."""
+"""A sample with less transmittance than this lies behind a surface."""
 
 HARD = 0.1
-"""The share of rays, by importance, that `Diagnosis.hard_rays` speaks of."""
+"""The share of rays, the most important ones, to which `Diagnosis.hard_rays` refers."""
 
 
 class SampleClass(IntEnum):
-    """What a sample is to its ray."""
+    """Where a sample lies on its ray: in empty space, on a surface or behind one."""
 
     EMPTY = 0
     SURFACE = 1
@@ -36,9 +36,9 @@ class SampleClass(IntEnum):
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts` of n bins between n + 1 `edges`, each bin closed below and open above.
+    """Counts of n bins between n + 1 edges. A bin includes its lower edge and excludes its upper edge.
 
-    below: values under the first edge, 0 among them; above: from the last edge on, infinity and NaN among them.
+    below: values under the first edge, including 0. above: values from the last edge on, including infinity and NaN.
     """
 
     edges: tuple[float, ...]
@@ -49,7 +49,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Picked:
-    """How many samples of a class there were, and how many of them were chosen."""
+    """The number of samples of a class, and how many of them were chosen."""
 
     all: int
     chosen: int
@@ -57,14 +57,14 @@ class Picked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One step of mining; `dataclasses.asdict` makes it ready for JSON.
+    """Diagnostics of one step; `dataclasses.asdict` converts it for JSON.
 
-    samples, chosen: B, and the distinct samples trained on; share_samples is their ratio.
-    share_gradient: sum of G over the chosen / sum of G over all.
-    tau: how concentrated the gradients of this step were; skewness: of G; effective: see `effective_size`.
-    hard_rays: share of the sum of G that lies on the hardest tenth of the rays (0.1 when all are equally hard).
-    empty, surface, occluded: which samples along the rays were picked, see `classify`.
-    pixel_loss, weights: how the loss of the rays and the rendering weights of the samples are spread.
+    samples: B. chosen: number of distinct samples trained on. share_samples: chosen / samples.
+    share_gradient: sum of G over the chosen samples / sum of G over all.
+    tau: how concentrated the gradients of this step were. skewness: of G. effective: see `effective_size`.
+    hard_rays: share of the sum of G on the tenth of the rays with the largest sums (0.1 when all rays are equal).
+    empty, surface, occluded: samples of each class, see `classify`.
+    pixel_loss, weights: histograms of the loss of the rays and of the rendering weights of the samples.
     """
 
     samples: int
@@ -85,7 +85,7 @@ class Diagnosis:
 def diagnose(
     size: Tensor, weights: Tensor, transmittance: Tensor, ray_id: Tensor, pixel_loss: Tensor, selection: Selection
 ) -> Diagnosis:
-    """All of the below for one step: size G, weights, transmittance, ray_id [B]; pixel_loss [R]."""
+    """All diagnostics of one step. size (G), weights, transmittance, ray_id [B]; pixel_loss [R]."""
     n = len(size)
     for name, value in (("weights", weights), ("transmittance", transmittance), ("ray_id", ray_id)):
         if tuple(value.shape) != (n,):
@@ -112,39 +112,39 @@ def diagnose(
 
 
 def chosen_mask(selection: Selection, n: int) -> Tensor:
-    """[n] bool: the samples that were chosen; places of weight 0 choose nothing."""
+    """[n] bool: the samples that were chosen. Entries of weight 0 are unused."""
     mask = torch.zeros(n, dtype=torch.bool, device=selection.index.device)
     mask[selection.index[selection.weight > 0]] = True
     return mask
 
 
 def share_kept(size: Tensor, chosen: Tensor) -> float:
-    """Sum of G over the chosen / sum of G over all; size G [B], chosen [B] bool; 0 where every G is 0."""
+    """Sum of G over the chosen samples / sum of G over all; 0 if every G is 0. size: G [B]; chosen [B] bool."""
     total = float(size.double().sum())
     return float(size.double()[chosen].sum()) / total if total > 0 else 0.0
 
 
 def skewness(size: Tensor) -> float:
-    """Third central moment / standard deviation^3 of G [B]: 0 when symmetric or constant, large when few stand out."""
+    """Third central moment / standard deviation^3 of G [B]: 0 if symmetric or constant, large if a few dominate."""
     if not len(size):
         return 0.0
     values = size.double()
     centred = values - values.mean()
     spread = float(centred.square().mean().sqrt())
-    # A constant G leaves a spread of rounding errors, whose skewness would mean nothing.
+    # The spread of a constant G is rounding error, and its skewness is meaningless.
     if spread <= 1e-12 * float(values.abs().max()):
         return 0.0
     return float((centred / spread).pow(3).mean())
 
 
 def effective_size(size: Tensor) -> float:
-    """(sum G)^2 / sum G^2 of [B]: as how many equal samples they count. B / tau^2; 0 where every G is 0."""
+    """Effective sample size (sum G)^2 / sum G^2 = B / tau^2 of G [B]; 0 if every G is 0."""
     squares = float(size.double().square().sum())
     return float(size.double().sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 def histogram(values: Tensor, low: float, high: float, bins: int) -> Histogram:
-    """How `values` (any shape, >= 0) are spread over bins from `low` to `high`, equally wide in the logarithm."""
+    """Histogram of `values` (any shape, >= 0) over bins from `low` to `high` of equal width in the logarithm."""
     if not (0 < low < high and bins >= 1):
         raise ConfigError(f"a histogram needs 0 < low < high and bins >= 1; got {low}, {high} and {bins}.")
     edges = (*(low * (high / low) ** (i / bins) for i in range(bins)), high)
@@ -155,9 +155,9 @@ def histogram(values: Tensor, low: float, high: float, bins: int) -> Histogram:
 
 
 def transmittance_before(weights: Tensor, ray_id: Tensor, n_rays: int) -> Tensor:
-    """[B] T_i = 1 - sum of w_j over j < i of the same ray, for packed samples: ray by ray, ordered by distance.
+    """Transmittance [B] before each packed sample: T_i = 1 - sum of w_j over the samples j < i of the same ray.
 
-    Behind an early stop the weights are 0, so T stays as it was there.
+    weights [B], ray_id [B]. Behind an early stop the weights are 0, so T is constant there.
     """
     running = weights.double().cumsum(0)
     of_ray = torch.zeros(n_rays, dtype=torch.float64, device=weights.device).index_add(0, ray_id, weights.double())
@@ -167,29 +167,29 @@ def transmittance_before(weights: Tensor, ray_id: Tensor, n_rays: int) -> Tensor
 
 
 def classify(weights: Tensor, transmittance: Tensor, matters: float = MATTERS, behind: float = BEHIND) -> Tensor:
-    """[B] int64 of `SampleClass`, from rendering weights w and the transmittance T before each sample.
+    """The `SampleClass` of each sample, [B] int64, from rendering weights w [B] and transmittance T [B] before it.
 
-    surface where w >= matters; of the others, occluded where T < behind, else empty (in front of any surface, or on a
-    ray that meets none).
+    Surface if w >= matters. Otherwise occluded if T < behind, else empty: in front of any surface, or on a ray that
+    hits none.
     """
     kind = torch.where(transmittance < behind, int(SampleClass.OCCLUDED), int(SampleClass.EMPTY))
     return torch.where(weights >= matters, int(SampleClass.SURFACE), kind)
 
 
 def count_classes(kind: Tensor, chosen: Tensor) -> dict[SampleClass, Picked]:
-    """Samples of each class, and chosen ones; kind [B] from `classify`, chosen [B] bool."""
+    """The number of samples and of chosen samples of each class. kind [B] from `classify`, chosen [B] bool."""
     every = torch.bincount(kind, minlength=len(SampleClass)).tolist()
     taken = torch.bincount(kind[chosen], minlength=len(SampleClass)).tolist()
     return {one: Picked(every[one], taken[one]) for one in SampleClass}
 
 
 def ray_importance(size: Tensor, ray_id: Tensor, n_rays: int) -> Tensor:
-    """[R] sum of G over the samples of each ray; for the rays of an image, a picture of what is hard in it."""
+    """[R] sum of G over the samples of each ray. For all rays of an image this is a map of hard pixels."""
     return torch.zeros(n_rays, dtype=size.dtype, device=size.device).index_add(0, ray_id, size)
 
 
 def top_share(importance: Tensor, share: float) -> float:
-    """Part of the sum of `importance` [R] that the largest `share` of its entries hold, at least one entry."""
+    """The share of the sum of `importance` [R] that its largest entries hold: `share` of all entries, at least one."""
     total = float(importance.double().sum())
     if not total > 0:
         return 0.0

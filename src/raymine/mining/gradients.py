@@ -1,4 +1,4 @@
-"""Gradients of an objective in the outputs of a field, which are what samples are chosen by and trained with."""
+"""Gradients of the loss with respect to the outputs of a field. Samples are chosen by them and trained with them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Told = TypeVar("Told")
 def output_gradients(
     objective: Callable[..., tuple[Tensor, Told]], outputs: Sequence[Tensor], scale: float = 1.0
 ) -> tuple[list[Tensor], Told]:
-    """Gradients of the loss in each of `outputs` [B, ...], and what else the objective tells.
+    """Gradients of the loss with respect to each of `outputs` [B, ...], and the second result of the objective.
 
-    objective: outputs -> (loss [], anything). Parameters that the objective itself holds (an exposure, the networks of
-    an earlier round) get their gradients, times `scale`, in `.grad`, by the same backward pass. `scale` multiplies the
-    loss on the way, for graphs in half precision; the gradients that are returned do not have it. An output that the
-    loss does not depend on has a gradient of 0.
+    objective: outputs -> (loss [], anything). If the objective depends on parameters of its own (an exposure, the
+    networks of an earlier round), the same backward pass adds their gradients, times `scale`, to `.grad`.
+    scale: factor on the loss during the backward pass, for graphs in half precision. The returned gradients are not
+    scaled. An output that the loss does not depend on has gradient 0.
     """
     leaves = [part.detach().requires_grad_() for part in outputs]
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""The miner: decides from output gradients which samples a step trains on, and remembers how concentrated they are."""
+"""The miner: it chooses the samples of a step by their output gradients, and keeps a running average of tau."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from raymine.mining.config import HardConfig
 from raymine.mining.gradients import output_gradients
 
 Outputs = Tensor | Sequence[Tensor]
-"""Pre-activations of a field: one tensor or several, each with the samples along its first dimension."""
+"""Pre-activations of a field: one tensor or several, each [B, ...]."""
 
 
 @dataclass(frozen=True)
 class Mined:
-    """What one mined backward pass found: the loss [] over all samples, and the selection that was trained on.
+    """The result of one mined backward pass: the loss [] over all samples, and the samples that were trained on.
 
-    gradient [B, C] is what it was chosen by: the outputs of a sample side by side, for `mining.diagnose`.
+    gradient [B, C]: the output gradients by which they were chosen, all outputs side by side, for `mining.diagnose`.
     """
 
     loss: Tensor
@@ -34,9 +34,9 @@ class Mined:
 
 
 class Miner:
-    """Hard sample mining with its state: `tau`, the running average, a number on the device.
+    """Hard sample mining. Its state is `tau` [], the running average of tau, on the device.
 
-    images: how many training images there are, which sets the rate of the average unless the config does.
+    images: number of training images. 1 / images is the rate of the average, unless the config sets one.
     """
 
     def __init__(self, config: HardConfig | None = None, *, images: int, device: torch.device | str = "cpu") -> None:
@@ -48,16 +48,16 @@ class Miner:
         self._capacity = Capacity(self.config.high, torch.device(device))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything to save, by name; copying saved values back into these restores the miner."""
+        """The tensors to save, by name. Copying saved values into them restores the miner."""
         return {"tau": self.tau, **self._capacity.tensors()}
 
     @torch.no_grad()
     def choose(self, gradient: Tensor, *, marched: int | None = None, seed: int = 0, step: int) -> Selection:
         """Choose samples by their output gradient [B, C] and update the running average.
 
-        marched: samples of the step, where those that cannot have a gradient were left out of `gradient` (B if None).
-        Draws are a function of (seed, step). Where every gradient is 0, or there is none, nothing is chosen and the
-        average stays as it is; a sample whose gradient is 0, NaN or infinite is never chosen.
+        marched: number of all samples of the step, if samples without a gradient are missing in `gradient`; None: B.
+        The choice is a function of (seed, step) and the gradients. A sample whose gradient is 0, NaN or infinite is
+        never chosen. If there is no other sample, nothing is chosen and the average does not change.
         """
         if gradient.ndim != 2:
             raise ConfigError(f"`gradient` must have shape [B, C], got {list(gradient.shape)}.")
@@ -65,7 +65,7 @@ class Miner:
 
     @torch.no_grad()
     def choose_by_size(self, size: Tensor, *, marched: int | None = None, seed: int = 0, step: int) -> Selection:
-        """As `choose`, from the norms [B] of the gradients, finite and not negative."""
+        """As `choose`, given the gradient norms [B], which must be finite and not negative."""
         n, config = size.shape[0], self.config
         total = n if marched is None else marched
         if total < n:
@@ -76,7 +76,7 @@ class Miner:
         budget = (total / self.tau).clamp(config.low * total, config.high * total)
         if not n:
             return Selection(p.new_zeros(0, dtype=torch.int64), p, tau, budget)
-        # One number serves a whole systematic draw.
+        # A systematic draw needs one random number in all.
         numbers = 1 if config.draw == "systematic" else n
         number = uniform(seed, step, Stream.MINING, (numbers,), size.device)
         if config.draw in ("poisson", "systematic"):
@@ -84,7 +84,7 @@ class Miner:
         else:
             key = -p.double() if config.draw == "topk" else draw.race(p, number)
             index, weight = self._first(key, p, budget, total)
-        # An empty place repeats a chosen sample: sample 0 may be one whose gradient is NaN, and NaN times 0 is NaN.
+        # An unused entry repeats a chosen sample. Sample 0 would not do: its gradient may be NaN, and NaN * 0 is NaN.
         return Selection(torch.where(weight > 0, index, index[:1]), weight, tau, budget)
 
     def _poisson(self, p: Tensor, budget: Tensor, number: Tensor, total: int) -> tuple[Tensor, Tensor]:
@@ -93,21 +93,23 @@ class Miner:
         else:
             taken, chance = draw.systematic(p, budget, number[0])
         index, live = self._capacity.compact(taken, total)
-        # An empty place may point at a sample of chance 0: its weight is to be 0, not 0 / 0.
+        # An unused entry may point at a sample of probability 0. Its weight must be 0, not 0 / 0.
         smallest = torch.finfo(chance.dtype).tiny
         return index, live / chance[index].clamp_min(smallest) if self.config.reweight == "unbiased" else live
 
     def _first(self, key: Tensor, p: Tensor, budget: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """The b smallest keys among samples of positive probability."""
+        """The samples with the b smallest keys, among those of positive probability."""
         wanted = budget.floor().clamp_min(1).long()
         limit = min(self._capacity.bound(wanted, total) + 1, len(p))
         if limit < len(p):
-            wanted = wanted.clamp_max(limit - 1)  # where room is short, fewer win: one key must be known to have lost
+            wanted = wanted.clamp_max(
+                limit - 1
+            )  # if there is too little room, choose fewer: one key must not be chosen
         value, index = key.topk(limit, largest=False, sorted=True)
         live = (torch.arange(limit, device=p.device) < wanted) & (p[index] > 0)
         weight = live.to(p.dtype)
         if self.config.reweight == "unbiased":
-            # The smallest key that lost; where none did, every sample was certain.
+            # The smallest key that was not chosen. If all were chosen, every inclusion probability is 1.
             lost = torch.where(live, torch.inf, value).min()
             weight = torch.where(live, 1 / -torch.expm1(-p[index].double() * lost), 0.0).to(p.dtype)
         return self._capacity.trim(index, weight, live, total)
@@ -121,12 +123,14 @@ class Miner:
         step: int,
         seed: int = 0,
     ) -> Mined:
-        """Stands in for `objective(*model(*inputs)).backward()`: gradients reach the parameters through few samples.
+        """Replaces `objective(*model(*inputs)).backward()`: parameter gradients come from the chosen samples only.
 
-        model: [B, ...] inputs -> pre-activations [B, ...]; each row of the output depends on that row of the input.
-        objective: pre-activations -> loss []. It sees all B samples: activation, rendering, loss. Parameters that it
-        holds itself get their gradients as well.
-        The model runs on everything without a graph, then again with one on the chosen samples only.
+        model: inputs [B, ...] -> pre-activations [B, ...]. A row of the output must depend on the same row of the
+            inputs only.
+        objective: pre-activations -> loss []: activation, rendering and loss, over all B samples. If it depends on
+            parameters of its own, they get gradients too.
+
+        The model runs on all samples without a graph, then on the chosen samples with a graph.
         """
         with torch.no_grad():
             first = _tuple(model(*inputs))
@@ -145,7 +149,7 @@ class Miner:
 
 
 def pull_back(outputs: Sequence[Tensor], gradients: Sequence[Tensor], selection: Selection) -> None:
-    """Send stored gradients [B, ...], weighted, back through `outputs` [b, ...] of the chosen samples."""
+    """Propagate gradients [B, ...], times the weights, through `outputs` [b, ...] of the chosen samples."""
     chosen = []
     for gradient in gradients:
         part = gradient[selection.index]

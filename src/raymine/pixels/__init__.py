@@ -1,4 +1,4 @@
-"""Which pixels a step looks at, and over which background."""
+"""Which pixels a training step samples, and the background colours behind them."""
 
 from .config import PixelConfig as PixelConfig
 from .sampler import DrawnPixels as DrawnPixels

@@ -1,10 +1,10 @@
-"""Square cells that images are cut into, so that what is known about pixels fits into a small table.
+"""A grid of square cells over the images, so that statistics of pixels fit into a small table.
 
-Cells of all images are numbered end to end: image by image, row by row. All have the same side but those at the right
-and lower border of an image, which end with it.
+The cells of all images are numbered consecutively: image by image, row by row. They all have the same side, except at
+the right and lower border of an image, where they are cut off.
 
-Everything is on the CPU and in numpy: a step has a few thousand rays, for which an operation costs little beside its
-call, and a call of numpy costs a third of one of torch (1 to 2 us against 4 to 7).
+Everything runs on the CPU in numpy. A step has only a few thousand rays, so most of the time is call overhead, and a
+call of numpy costs a third of one of torch (1 to 2 us against 4 to 7).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from raymine.errors import ConfigError
 class Cells:
     """N cells of `side` pixels over images of `sizes` [I, 2] int64 (height, width).
 
-    first, columns [I] int64: the number of an image's first cell, and how many cells lie side by side in it.
-    share [N] float64: how likely an even draw (every image equally often) is to fall into a cell; it sums to 1.
+    first, columns [I] int64: the number of an image's first cell, and its number of columns of cells.
+    share [N] float64: the probability that a uniform draw (first an image, then a pixel of it) falls into a cell. The
+    shares sum to 1.
     """
 
     sizes: np.ndarray
@@ -35,13 +36,13 @@ class Cells:
         return self.share.shape[0]
 
     def of(self, image: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """[R] int64: the cell that each pixel [R] lies in."""
+        """The cell [R] int64 of each pixel [R]."""
         return self.first[image] + y // self.side * self.columns[image] + x // self.side
 
     def place(
         self, cell: np.ndarray, down: np.ndarray, across: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """image, y, x [R] of an even draw within each cell [R] by two random 32-bit words [R], held in int64."""
+        """image, y, x [R]: a uniform draw within each cell [R], from two random 32-bit words [R], stored as int64."""
         image, top, left, height, width = self.boxes(cell)
         return image, top + (down * height >> 32), left + (across * width >> 32)
 
@@ -50,7 +51,7 @@ class Cells:
         return _boxes(self.sizes, self.side, self.first, self.columns, cell)
 
     def spread(self, values: np.ndarray, index: int) -> np.ndarray:
-        """Values of all cells [N] -> [H, W]: image `index` with the value of its cell in each pixel."""
+        """Values of all cells [N] -> [H, W]: the value of its cell at each pixel of image `index`."""
         height, width = self.sizes[index]
         start, columns = self.first[index], self.columns[index]
         rows = -(-height // self.side)
@@ -59,7 +60,7 @@ class Cells:
 
 
 def cut(sizes: np.ndarray, limit: int) -> Cells:
-    """The smallest cells, a whole number of pixels a side, of which images of `sizes` [I, 2] have at most `limit`."""
+    """Cells over images of `sizes` [I, 2] (height, width), as small as possible with at most `limit` cells in all."""
     if not len(sizes) or (sizes < 1).any():
         raise ConfigError(f"pixels can be drawn from images of at least 1x1 pixel only, got sizes {sizes.tolist()}.")
     if limit < len(sizes):

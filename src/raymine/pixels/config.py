@@ -1,4 +1,4 @@
-"""What may be chosen about the draw of pixels."""
+"""The configuration of pixel sampling."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ PixelPolicy = Literal["uniform", "error", "edges", "error+edges"]
 
 @dataclass(frozen=True)
 class PixelConfig:
-    """`uniform` draws evenly, `error` where rays have been wrong, `edges` where images change, `error+edges` by both.
+    """policy: `uniform`; `error`, by the past errors of rays; `edges`, by image gradients; `error+edges`, by both.
 
-    All but `uniform` are mixtures; symbols as in `raymine.pixels.sampler`.
+    All but `uniform` are mixtures with uniform draws; symbols as in `raymine.pixels.sampler`.
 
-    coverage: the share of the rays that is drawn evenly, 0.001 .. 1, so that every pixel can be drawn.
-    reweight: weigh rays so that the expected loss is that of even draws; a weight is at most 1 / coverage.
-    decay: what a cell keeps of its mean squared error when one more ray is seen in it; it remembers about
+    coverage: the share of the rays that is drawn uniformly, 0.001 .. 1, so that every pixel can be drawn.
+    reweight: weight the rays so that the expected loss is that of uniform draws; a weight is at most 1 / coverage.
+    decay: the factor on a cell's mean squared error when one more ray of that cell is observed; the mean is over about
         1 / (1 - decay) rays.
-    cells: the most cells that all images together are cut into; at least one for each image.
-    image_limit: the errors of one image count for at most this many times the mean of all images, so that an image with
-        a wrong pose, which is never learnt, does not draw all rays to itself; None: no limit.
-    refresh: the draw follows the remembered errors anew at steps that are multiples of this.
+    cells: the most cells over all images together; at least one per image.
+    image_limit: the errors of one image count at most this many times the mean over all images. An image with a wrong
+        pose, which is never learnt, then cannot attract all rays. None: no limit.
+    refresh: the table of probabilities is recomputed from the errors at steps that are multiples of this.
     """
 
     policy: PixelPolicy = "uniform"
@@ -52,10 +52,10 @@ class PixelConfig:
 
     @property
     def follows_error(self) -> bool:
-        """Whether the draw follows the errors that were observed."""
+        """Whether the policy uses the observed errors."""
         return "error" in self.policy.split("+")
 
     @property
     def follows_edges(self) -> bool:
-        """Whether the draw follows the edges of the images."""
+        """Whether the policy uses image gradients."""
         return "edges" in self.policy.split("+")

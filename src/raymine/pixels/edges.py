@@ -1,11 +1,11 @@
-"""Where images change: the mean gradient magnitude of each cell.
+"""The mean image gradient magnitude of each cell.
 
 For a pixel with colour c (over mid grey, in 0..1) and alpha a, and differences D to its neighbours on either side,
 
     g^2 = sum over both axes of the mean over the two sides of (|D c|^2 / 3 + (D a)^2)
 
-which is the squared length of the gradient on a linear ramp, sees edges from both sides and does not miss a pattern of
-single pixels. Where there is no neighbour the difference to the other side counts twice.
+On a linear ramp this is the squared length of the gradient. It detects edges from both sides and does not miss a
+pattern of single pixels. At the image border, where a neighbour is missing, the other difference counts twice.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch import Tensor
 from raymine.contracts import ImageSource
 from raymine.pixels.cells import Cells
 
-# Pixels handled at once. All their floats (about 2 MB) stay in the cache of a core, and an image of any size needs no
-# more memory than its bytes and these.
+# Pixels processed at a time. Their floats (about 2 MB) fit into the cache of a core, and an image of any size needs no
+# other memory than its bytes.
 _BAND = 1 << 16
 
 
 def edge_map(images: ImageSource, cells: Cells) -> Tensor:
-    """[N] float64, 0 or more, in units of full contrast per pixel. Reads one image at a time."""
+    """The mean of g over each cell, [N] float64 >= 0, in full contrasts per pixel. Reads one image at a time."""
     parts = [_cell_means(images.image(i), cells.side).reshape(-1) for i in range(len(cells.sizes))]
     return torch.from_numpy(np.concatenate(parts))
 
 
 def _cell_means(rgba: np.ndarray, side: int) -> np.ndarray:
-    """[H, W, 4] uint8 -> [rows, columns] float64."""
+    """RGBA [H, W, 4] uint8 -> mean of g per cell, [rows, columns] float64."""
     height, width = rgba.shape[:2]
     tall = max(1, _BAND // (side * width)) * side  # rows of pixels in a band: whole cells
     starts = np.arange(0, width, side)
@@ -46,7 +46,7 @@ def _cell_means(rgba: np.ndarray, side: int) -> np.ndarray:
 
 
 def _gradient(rgba: np.ndarray) -> np.ndarray:
-    """[h, w, 4] uint8 -> [h, w] float32: g."""
+    """RGBA [h, w, 4] uint8 -> g [h, w] float32."""
     alpha = rgba[..., 3].astype(np.float32) * np.float32(1 / 255)
     squares: list[np.ndarray] = [np.zeros_like(alpha[1:]), np.zeros_like(alpha[:, 1:])]
     for channel in range(3):
@@ -67,7 +67,7 @@ def _add_squares(value: np.ndarray, factor: np.float32, squares: list[np.ndarray
 
 
 def _both_sides(square: np.ndarray, axis: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The mean of the squared differences on either side of each pixel, [h, w]; 0 where there is a single pixel."""
+    """The mean of the squared differences on both sides of each pixel, [h, w]; 0 along an axis with a single pixel."""
     out = np.zeros(shape, np.float32)
     if square.shape[axis] == 0:
         return out

@@ -1,18 +1,18 @@
-"""Draws pixels by a policy, and remembers what it must to do so.
+"""Samples the pixels of a training step, by the policy of the config.
 
 Symbols, for a pixel in cell c:
 
-    u_c       how likely an even draw is to fall into the cell (`Cells.share`)
-    s_c       the score of the cell: its error or its edges divided by their mean over even draws, or the mean of both;
-              1 where there is no error, or no edge, anywhere
-    q_c       s_c u_c, how likely the cell is when drawn by its score
-    r         the coverage: the share of the rays that is drawn evenly; others by cell, then evenly within it
-    w         u_c / (r u_c + (1 - r) q_c), which is at most 1 / r: with it, the expected loss is that of even draws
+    u_c       probability of the cell in a uniform draw (`Cells.share`)
+    s_c       score of the cell: its error or its edges, divided by their mean over uniform draws, or the mean of both
+              scores; 1 if there is no error, or no edge, anywhere
+    q_c       s_c u_c, probability of the cell in a draw by score
+    r         coverage: the share of the rays that is drawn uniformly; the others draw a cell, then a pixel of the cell
+    w         u_c / (r u_c + (1 - r) q_c) <= 1 / r: with this weight the expected loss is that of uniform draws
 
-Of n rays r n are drawn evenly, rounded up or down at random, so that on average it is r n whatever n is.
+Of n rays r n are drawn uniformly. This number is rounded up or down at random, so that its mean is r n for every n.
 
-Draws are a function of (seed, step, state). The state is the error map and the running sum of q, which follows the map
-at steps that are multiples of `refresh`; so a restored sampler goes on exactly, whatever the step.
+Draws are a function of (seed, step, state). The state is the error map and the running sum of q. The sum is recomputed
+from the map at steps that are multiples of `refresh`, so a restored sampler draws exactly what it would have drawn.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from raymine.pixels.uniform import Pixels, draw_uniform
 
 
 class DrawnPixels(NamedTuple):
-    """pixels [R] on the CPU; weight [R] float32, which multiplies a ray's loss, or None where all are 1."""
+    """pixels [R] on the CPU; weight [R] float32, the factor on the loss of each ray, or None if all are 1."""
 
     pixels: Pixels
     weight: Tensor | None
 
 
 class _Pending(NamedTuple):
-    """Errors [R] on their way from a device; they are there once `ready` has happened."""
+    """Errors [R] that are being copied from a device; the copy is complete after the event `ready`."""
 
     pixels: Pixels
     error: Tensor
@@ -48,13 +48,13 @@ class _Pending(NamedTuple):
 
 
 class PixelSampler:
-    """Which pixels are seen, by the policy of the config. It lives on the CPU; `observe` takes errors of any device.
+    """Draws pixels by the policy of the config. It runs on the CPU; `observe` takes errors from any device.
 
-    score: the cells and their table; None where all pixels are drawn evenly.
+    score: the scores of the cells; None for the policy `uniform`.
     """
 
     def __init__(self, config: PixelConfig, images: ImageSource) -> None:
-        """A policy that follows edges reads every image here, one at a time."""
+        """A policy with edges reads every image here, one at a time."""
         self.config = config
         self.sizes = torch.from_numpy(images.sizes)
         self.score = None if config.policy == "uniform" else CellScores(config, images)
@@ -62,18 +62,18 @@ class PixelSampler:
 
     @property
     def learns(self) -> bool:
-        """Whether `observe` has any effect."""
+        """Whether the policy uses the errors that `observe` takes."""
         return self.config.follows_error
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything to save, by name; copying saved values back into these restores the sampler."""
+        """The tensors to save, by name. Copying saved values into them restores the sampler."""
         self._settle()
         if self.score is None or self.score.error is None:
             return {}
         return {"error": self.score.error.values, "table": self.score.table}
 
     def draw(self, n: int, seed: int, step: int) -> DrawnPixels:
-        """n pixels for step `step`: first those drawn evenly, then those drawn by cell, in the order of the cells."""
+        """Draw n pixels for step `step`: first the uniform draws, then the draws by score, in cell order."""
         if self.score is None:
             return DrawnPixels(draw_uniform(self.sizes, n, seed, step), None)
         self._settle()
@@ -84,8 +84,8 @@ class PixelSampler:
         evenly = math.floor(wanted + word[0] * 2.0**-32)
         even = draw_uniform(self.sizes, evenly, seed, step)
         number, down, across = word[1:].reshape(3, -1)[:, : n - evenly]
-        # One number from each of as many equal parts of 0 .. 1 as there are rays: on the whole as likely as independent
-        # ones, but spread more evenly, and quicker to look up, being sorted.
+        # Stratified: one number from each of equally many intervals of 0 .. 1. The expectation is that of independent
+        # numbers, the spread is more even, and sorted numbers are quicker to look up.
         cell = self.score.find((np.arange(n - evenly) + number * 2.0**-32) / (n - evenly))
         hard = self.score.cells.place(cell, down, across)
         pixels = Pixels(*(torch.cat((a, torch.from_numpy(b))) for a, b in zip(even, hard, strict=True)))
@@ -95,11 +95,11 @@ class PixelSampler:
         return DrawnPixels(pixels, torch.from_numpy(self.score.weight(cells, self.config.coverage)).float())
 
     def observe(self, pixels: Pixels, error: Tensor) -> None:
-        """Remember the squared errors [R] of the rays through `pixels` [R]; no effect unless the policy follows errors.
+        """Add the squared errors [R] of the rays through `pixels` [R] to the error map, if the policy uses errors.
 
-        Give masked pixels an error of 0, so that none is drawn for what cannot be learnt from it. Errors that are not
-        finite are ignored. Errors on a CUDA device are fetched without waiting for it: what wait there is comes with
-        the next call of this sampler, and there is none where the step ends in a wait of its own.
+        Give masked pixels an error of 0, so that they do not attract rays. Non-finite errors are ignored. Errors on a
+        CUDA device are copied asynchronously. The next call of this sampler waits for the copy, which is complete
+        by then if the step itself waits for the device.
         """
         if not self.learns:
             return
@@ -112,20 +112,20 @@ class PixelSampler:
         if error.device.type == "cpu":
             self._remember(pixels, error)
             return
-        # The copy lies in pinned memory, which must not be read before the event.
+        # The copy goes to pinned memory, which must not be read before the event.
         fetched, ready = error.to("cpu", non_blocking=True), torch.cuda.Event()
         ready.record(torch.cuda.current_stream(error.device))
         self._pending = _Pending(pixels, fetched, ready)
 
     def heat(self, index: int) -> Tensor:
-        """[H, W] float32: the score of each pixel of image `index` as it is now; over even draws its mean is 1."""
+        """[H, W] float32: the current score of each pixel of image `index`. Its mean over uniform draws is 1."""
         if self.score is None:
             return torch.ones(self.sizes[index].tolist())
         self._settle()
         return self.score.heat(index)
 
     def _settle(self) -> None:
-        """Take in the errors that were on their way."""
+        """Wait for the errors that are being copied, and add them to the map."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.ready.synchronize()

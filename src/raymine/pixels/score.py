@@ -1,4 +1,4 @@
-"""The score of cells and the table that they are drawn by; symbols as in `raymine.pixels.sampler`."""
+"""The scores of cells and the table for drawing cells by score; symbols as in `raymine.pixels.sampler`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from raymine.pixels.error_map import ErrorMap
 
 
 class CellScores:
-    """Cells, what is known about them, and `table` [N + 1] float64: the running sum of q, from 0 to 1.
+    """The cells, their errors and edges, and `table` [N + 1] float64: the running sum of q, from 0 to 1.
 
-    error: the map of errors where the policy follows them, else None. Edges are read from the images once, here.
+    error: the error map, or None if the policy does not use errors. Edges are computed from the images once, here.
     """
 
     def __init__(self, config: PixelConfig, images: ImageSource) -> None:
@@ -30,20 +30,20 @@ class CellScores:
         self.refresh()
 
     def refresh(self) -> None:
-        """Make the table follow the errors as they are now."""
+        """Recompute the table from the current errors."""
         self._current(self.table)
 
     def find(self, number: np.ndarray) -> np.ndarray:
-        """[n] numbers in [0, 1) -> [n] int64: the first cell whose running sum exceeds it, so that its q is not 0."""
+        """Numbers [n] in [0, 1) -> cells [n] int64: the first whose running sum exceeds the number, so q > 0."""
         return np.searchsorted(self._running[1:-1], number, side="right")
 
     def weight(self, cell: np.ndarray, coverage: float) -> np.ndarray:
-        """[n] cells -> [n] float64: w."""
+        """Cells [n] -> weights w [n] float64."""
         even, scored = self.cells.share[cell], self._running[cell + 1] - self._running[cell]
         return even / (even * coverage + scored * (1 - coverage))
 
     def heat(self, index: int) -> Tensor:
-        """[H, W] float32: s in each pixel of image `index`, as it is now."""
+        """[H, W] float32: the current score s at each pixel of image `index`."""
         score = self._current(self._empty()).diff() / self._share
         return torch.from_numpy(self.cells.spread(score.float().numpy(), index))
 
@@ -51,7 +51,7 @@ class CellScores:
         return torch.zeros(len(self.cells) + 1, dtype=torch.float64)
 
     def _current(self, out: Tensor) -> Tensor:
-        """Write what the table should be now into `out` [N + 1] and return it."""
+        """Compute the current table into `out` [N + 1] and return it."""
         if self.error is None:
             assert self._edges is not None
             return out.copy_(self._edges)
@@ -59,7 +59,7 @@ class CellScores:
         return out if self._edges is None else out.lerp_(self._edges, 0.5)
 
     def _limited(self, values: Tensor) -> Tensor:
-        """Errors [N], scaled down in images where they add up to more than the limit."""
+        """Errors [N], scaled down in images whose errors exceed `image_limit` times the mean over images."""
         if self._limit is None:
             return values
         total = np.add.reduceat(values.numpy() * self.cells.share, self.cells.first)
@@ -67,9 +67,9 @@ class CellScores:
         return values * torch.from_numpy(scale.repeat(np.diff(self.cells.first, append=len(self.cells)))).float()
 
     def _running_sum(self, values: Tensor, out: Tensor) -> Tensor:
-        """values [N], 0 or more: write the running sum of q, or of u where all are 0, into `out` [N + 1] and return it.
+        """Compute the running sum of q from values [N] >= 0 into `out` [N + 1] and return it; if all are 0, that of u.
 
-        A running sum has one order, so that the result does not depend on the number of threads.
+        The order of a running sum is fixed, so the result does not depend on the number of threads.
         """
         part = out[1:]
         torch.mul(values, self._share, out=part).cumsum_(0)

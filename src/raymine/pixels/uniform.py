@@ -1,4 +1,4 @@
-"""Even draws: every image equally often, every pixel of an image equally often."""
+"""Uniform draws: a uniform image, then a uniform pixel of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raymine.kernels.philox.op import Stream, uniform, words
 
 
 class Pixels(NamedTuple):
-    """image, y, x [R] int64."""
+    """Pixels: image index, row y and column x, each [R] int64."""
 
     image: Tensor
     y: Tensor
@@ -19,7 +19,7 @@ class Pixels(NamedTuple):
 
 
 def draw_uniform(sizes: Tensor, n: int, seed: int, step: int) -> Pixels:
-    """n pixels: every image equally often, every pixel of an image equally often. sizes: [I, 2] int64 height, width."""
+    """Draw n pixels: a uniform image, then a uniform pixel of it. sizes: [I, 2] int64, height and width."""
     word = words(seed, step, Stream.PIXEL, 3 * n, sizes.device).reshape(3, n)
     image = (word[0] * len(sizes)) >> 32
     height, width = sizes[image].unbind(-1)
@@ -27,5 +27,5 @@ def draw_uniform(sizes: Tensor, n: int, seed: int, step: int) -> Pixels:
 
 
 def draw_backgrounds(n: int, seed: int, step: int, device: torch.device) -> Tensor:
-    """[n, 3] a random colour behind every ray, so that a field cannot paint the background into the scene."""
+    """Random background colours [n, 3] in [0, 1), so that the field cannot model the background as scene content."""
     return uniform(seed, step, Stream.BACKGROUND, (n, 3), device)

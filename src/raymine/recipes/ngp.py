@@ -1,6 +1,6 @@
-"""`ngp`: hash grid, occupancy marching, Adam. Sizes suit the device: what a GPU digests in a step would stall a CPU.
+"""The recipe `ngp`: hash grid, occupancy grid, Adam. Sizes depend on the device: steps on a CPU are much smaller.
 
-Lengths follow from the scene: `pixel` is how much of it one pixel covers, at the centre of the box.
+Lengths depend on the scene: `pixel` is the footprint of a pixel, in world units, at the centre of the box.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def ngp(scene: Scene, device: str) -> TrainConfig:
 
 
 def ngp_large(scene: Scene, device: str) -> TrainConfig:
-    """A larger model that learns more slowly and ends higher. On a CPU, which would take too long, it is `ngp`."""
+    """A larger model, which trains more slowly and reaches a higher PSNR. On a CPU, too slow for it, it is `ngp`."""
     return _cpu(scene) if device == "cpu" else _cuda(scene, large=True)
 
 
 def _cpu(scene: Scene) -> TrainConfig:
-    """Few wide levels, narrow networks, small steps: what reaches the highest PSNR in a minute (docs/LOG.md)."""
+    """Few levels with many features, narrow networks, small steps: the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     side, pixel = _box_side(scene), _pixel_footprint(scene)
     grid = _grid(scene, levels=8, features=4, log2_entries=17, most=2048)
@@ -42,24 +42,27 @@ def _cpu(scene: Scene) -> TrainConfig:
             step=min(side / 100, max(side / (200 if unbounded else 300), 1.2 * pixel)),
             cone=0.01 if unbounded else 0.0,
             cells=1 << 16,
-            # Few updates reach a cell in a short run of a large scene; in a small one, forgetting fast eats thin parts.
+            # In a short run of a large scene a cell gets few updates, so it must decay fast. In a small scene fast
+            # decay removes thin structures.
             decay=0.8 if unbounded else 0.95,
             full_steps=64,
         ),
         batch=BatchConfig(samples=1 << 15, max_rays=1 << 13),
-        # Few trained samples need a high rate to the end; the average takes out the noise (docs/LOG.md).
+        # With few trained samples a high learning rate to the end is best; averaging removes the noise (docs/LOG.md).
         optimiser=OptimiserConfig(lr=2e-2, final=0.3, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"),),
         mining=MiningConfig(faint=1e-3),
-        # Half of the rays go where detail is. Following errors does as well, but not with wrong poses (docs/LOG.md).
+        # Half of the rays are drawn by edges. Errors work as well, but not with wrong poses (docs/LOG.md).
         pixels=PixelConfig(policy="edges", reweight=False),
     )
 
 
 def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
-    """Twice the published table, and an Adam that soon forgets how large gradients were, which is quicker. `large`, for
-    ten seconds and more: an Adam with the usual memory, more levels, wider networks whose weights decay and, where all
-    samples are alike in length, samples no longer than two thirds of the finest cells (docs/LOG.md)."""
+    """Twice the published table size, and a small beta2, with which training is faster (docs/LOG.md).
+
+    `large`, for runs of ten seconds and more: the usual beta2, more levels, wider networks with weight decay and, in a
+    bounded scene, where all samples have the same length, samples of at most two thirds of the finest cell.
+    """
     unbounded = scene.bounds.unbounded
     grid = _grid(scene, levels=12 if large else 8, features=4, log2_entries=20, most=4096)
     steps = max(600.0, 1.5 * grid.finest) if large and not unbounded else 600.0
@@ -78,15 +81,15 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
         loss=(ColourLoss("l2"),),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
-        # Test views of such a scene have their highest PSNR after 25,000 to 60,000 steps (docs/LOG.md).
+        # The PSNR of test views of such scenes is highest after 25,000 to 60,000 steps (docs/LOG.md).
         max_useful_steps=40_000 if large and not unbounded else 0,
     )
 
 
 def _grid(scene: Scene, levels: int, features: int, log2_entries: int, most: int) -> GridSpec:
-    """From 32 vertices along a side (16 where space is contracted) to about one a pixel, at most `most`.
+    """Resolutions from 32 vertices per side (16 if space is contracted) to about one vertex per pixel, at most `most`.
 
-    Coarser levels are better spent on a closer spacing, and finer ones learn views, not the scene (docs/LOG.md).
+    Coarser levels are more useful as additional levels in between, and finer ones overfit views (docs/LOG.md).
     """
     vertices = 1.25 * _box_side(scene) / _pixel_footprint(scene)
     finest = min(most, max(128, 2 ** round(math.log2(vertices))))
@@ -94,12 +97,12 @@ def _grid(scene: Scene, levels: int, features: int, log2_entries: int, most: int
 
 
 def _box_side(scene: Scene) -> float:
-    """The longest side of the inner box."""
+    """The longest side of the inner box, in world units."""
     return max(b - a for a, b in zip(scene.bounds.low, scene.bounds.high, strict=True))
 
 
 def _pixel_footprint(scene: Scene) -> float:
-    """World units that a pixel covers at the centre of the box, in the median over frames."""
+    """The footprint of a pixel at the centre of the box, in world units; the median over frames."""
     centre = [(a + b) / 2 for a, b in zip(scene.bounds.low, scene.bounds.high, strict=True)]
     sizes = [math.dist(frame.pose[:, 3], centre) / scene.cameras[frame.camera].fx for frame in scene.frames]
     return max(statistics.median(sizes), 1e-4 * _box_side(scene))

@@ -1,4 +1,4 @@
-"""Ways of mining by the name that a user types, and what each changes in a recipe's config."""
+"""Mining policies by the name that a user types, and the settings that each changes in a recipe's config."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from raymine.mining import PUBLISHED
 
 _HARD: dict[str, dict[str, JSON]] = {
     "": {},
-    # As published there is no visibility limit on a sample's own opacity.
+    # The published method leaves out no faint samples.
     "published": {"mining.hard": to_json(PUBLISHED), "mining.faint": 0.0},
     "poisson": {"mining.hard.draw": "poisson"},
     "systematic": {"mining.hard.draw": "systematic"},
     "multinomial": {"mining.hard.draw": "multinomial"},
-    # What is never drawn cannot be made up for, so this draw has no unbiased weights.
+    # Samples that are never drawn cannot be compensated, so this draw has no unbiased weights.
     "topk": {"mining.hard.draw": "topk", "mining.hard.reweight": "none"},
     "biased": {"mining.hard.reweight": "none"},
 }
@@ -30,13 +30,13 @@ POLICIES: dict[str, Mapping[str, JSON]] = {
         for option, overrides in _HARD.items()
     },
 }
-"""Every policy by name. `hard` is the recipe's own way of mining; `hard:OPTION` changes one thing about it."""
+"""Every policy by name. `hard` uses the recipe's own settings; `hard:OPTION` changes one of them."""
 
 KNOWN = f"Policies: {', '.join(POLICIES)}."
 
 
 def policy_overrides(name: str, asked_as: str = "mining") -> Mapping[str, JSON]:
-    """Fields of `TrainConfig`, by dotted name, that make `name` the way of mining; `asked_as`: the option to blame."""
+    """Fields of `TrainConfig`, by dotted name, for the policy `name`. asked_as: the option to name in errors."""
     if name not in POLICIES:
         close = difflib.get_close_matches(name, POLICIES, n=1)
         meant = f" Did you mean `{close[0]}`?" if close else ""

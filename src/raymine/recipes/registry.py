@@ -1,4 +1,4 @@
-"""Which recipes there are, and what may stand for one: a name, a function of the caller's own, or a whole config."""
+"""The registry of recipes. A recipe is given as a name, as a function, or as a complete config."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from raymine.recipes.vanilla import vanilla
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
-"""A complete training config for a scene on a device ("cpu" or "cuda")."""
+"""A function (scene, device) -> complete training config; device is "cpu" or "cuda"."""
 
 AnyRecipe: TypeAlias = str | Recipe | TrainConfig
-"""A registered name, `package.module:function`, a recipe itself, or the config that one would give."""
+"""A registered name, `package.module:function`, a recipe function, or a complete config."""
 
 RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large, "vanilla": vanilla}
-"""raymine's own, by the name that a user types; others register under the entry-point group `raymine.recipes`."""
+"""raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
 DEFAULT = "ngp"
 
 CUSTOM = "custom"
-"""The name of a config, or of a function that has no name of its own."""
+"""The recipe name of a run that was given a config, or a function without a name."""
 
 
 def names() -> list[str]:
-    """Every registered recipe, by the name a user types."""
+    """The names of all registered recipes."""
     return sorted({*RECIPES, *registered_recipes()})
 
 
@@ -45,13 +45,13 @@ def name_of(recipe: AnyRecipe) -> str:
 
 
 def packages_of(recipe: AnyRecipe) -> tuple[str, ...]:
-    """Packages whose modules may be imported for this recipe, since the caller named it."""
+    """Packages that may be imported for this recipe, because the caller named them with it."""
     package = name_of(recipe).rpartition(":")[0].partition(".")[0]
     return (package,) if package.isidentifier() and package != "__main__" else ()
 
 
 def find(recipe: AnyRecipe) -> Recipe | TrainConfig:
-    """The recipe that is meant; a module that is named is imported. `ConfigError` where there is none."""
+    """The recipe for a name, function or config. A named module is imported. `ConfigError` if there is none."""
     if not isinstance(recipe, str):
         if isinstance(recipe, TrainConfig) or callable(recipe):
             return recipe
@@ -73,9 +73,9 @@ def find(recipe: AnyRecipe) -> Recipe | TrainConfig:
 
 
 def build(recipe: AnyRecipe, scene: Scene, device: str) -> TrainConfig:
-    """The config that `recipe` gives for this scene on `device` ("cpu" or "cuda").
+    """The config of `recipe` for this scene on `device` ("cpu" or "cuda").
 
-    What a function of the caller's own does wrong becomes a `ConfigError` that says what, and where.
+    If a user's function fails, `ConfigError` says how, with file and line.
     """
     found, name = find(recipe), name_of(recipe)
     if isinstance(found, TrainConfig):
@@ -93,7 +93,7 @@ def build(recipe: AnyRecipe, scene: Scene, device: str) -> TrainConfig:
 
 
 def twin_of(recipe: AnyRecipe, config: TrainConfig, scene: Scene, device: str) -> str | None:
-    """The recipe of raymine, among those registered before this one, that gives the very same config here."""
+    """The name of an earlier recipe of raymine that gives the same config for this scene and device; None if none."""
     for name, own in RECIPES.items():
         if name == name_of(recipe):
             return None

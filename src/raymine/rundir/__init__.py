@@ -1,4 +1,4 @@
-"""Run folders: one folder, one owner, everything that describes a run inside it."""
+"""Run folders: everything that describes a run is in one folder, which one process at a time may write."""
 
 from .folder import RunDir as RunDir
 from .folder import check_target as check_target

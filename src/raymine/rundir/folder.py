@@ -1,4 +1,4 @@
-"""`RunDir`: create, open, lock and read a run folder, and refuse every folder that is not ours to write."""
+"""`RunDir`: create, open, lock and read run folders, and refuse to write to any other folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
 
 
 class RunDir:
-    """A run folder. With a lock it may be written (`create`, `open_locked`); without one it is read only (`open`)."""
+    """A run folder. `create` and `open_locked` lock it for writing; `open` gives it for reading only."""
 
     def __init__(self, path: Path, lock: RunLock | None = None) -> None:
         self.path = path
@@ -38,14 +38,14 @@ class RunDir:
 
     @staticmethod
     def create(path: Path | None, *, root: Path, stem: str, config: JSON, manifest: Manifest) -> RunDir:
-        """Make a new, locked run folder: `path`, or the next free `<root>/<stem>-<n>` when it is None.
+        """Create and lock a run folder: `path`, or the next free `<root>/<stem>-<n>` if it is None.
 
-        `mkdir` decides who gets a name, so two processes never share one. `manifest.name` is set to the folder's name.
+        `mkdir` is atomic, so two processes never get the same folder. `manifest.name` is set to the folder's name.
         """
         chosen = _make_folder(path) if path is not None else _make_next(root, stem)
         run = RunDir(chosen, RunLock.acquire(chosen / LOCK))
         if is_run(chosen):
-            # Another process was quicker between our check and our lock.
+            # Another process has created a run here between our check and our lock.
             run.close()
             raise _already_a_run(chosen)
         write_json(run.path / CONFIG, config, "write the config")
@@ -54,7 +54,7 @@ class RunDir:
 
     @staticmethod
     def open(path: Path) -> RunDir:
-        """A run folder for reading; `RunError` when there is none at `path`."""
+        """Open a run folder for reading; `RunError` if `path` is not one."""
         if not path.exists():
             raise RunError(f"There is no run folder {path}.", hint="`raymine runs` lists those there are.")
         if not is_run(path):
@@ -63,7 +63,7 @@ class RunDir:
 
     @staticmethod
     def open_locked(path: Path) -> RunDir:
-        """A run folder for writing; `RunError` when a live process owns it. Leftovers of killed writers are removed."""
+        """Open and lock a run folder; `RunError` if another process uses it. Temporary files are removed."""
         RunDir.open(path)
         run = RunDir(path, RunLock.acquire(path / LOCK))
         remove_stale_temps(path)
@@ -74,9 +74,9 @@ class RunDir:
         return _read_json(self.path / CONFIG)
 
     def read_config(self) -> RunConfig:
-        """The stored config, also of an earlier raymine; `RunError` when it does not fit this one.
+        """The stored config, migrated if an earlier raymine wrote it; `RunError` if it does not fit this version.
 
-        `ForeignTypeError` when it holds a class of a package that is not allowed (see `config.allowing`).
+        `ForeignTypeError` if it uses a class of a package that is not allowed (see `config.allowing`).
         """
         try:
             return RunConfig.from_json(self.read_config_json())
@@ -90,16 +90,16 @@ class RunDir:
             ) from error
 
     def read_digests(self) -> tuple[str, ...]:
-        """What a checkpoint of this run may carry as the digest of its config."""
+        """The config digests that checkpoints of this run may have."""
         return model_digests(self.read_config_json())
 
     def write_config(self, config: JSON) -> None:
-        """Replace the stored config; checkpoints of this run stay its own."""
+        """Replace the stored config. Existing checkpoints still fit the run."""
         config = keep_earlier_digests(config, self.read_config_json())
         write_json(self.path / CONFIG, config, "write the config")
 
     def read_manifest(self) -> Manifest:
-        """The stored manifest; `RunError` when it is damaged."""
+        """The stored manifest; `RunError` if it is damaged."""
         try:
             return from_json(Manifest, upgraded(_read_json(self.path / MANIFEST)))
         except ConfigError as error:
@@ -109,7 +109,7 @@ class RunDir:
         write_json(self.path / MANIFEST, {**to_json(manifest), "name": self.path.name}, "write the manifest")
 
     def close(self) -> None:
-        """Release the lock, if held."""
+        """Release the lock, if this object holds it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -122,15 +122,15 @@ class RunDir:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a folder that raymine made for a run."""
+    """Whether `path` is a run folder."""
     return (path / MANIFEST).is_file()
 
 
 def check_target(path: Path, *, resume: bool) -> bool:
-    """Whether `path` holds a run to resume; refuses what must not be written, before anything is created.
+    """Check the folder for a run before anything is created: True if it holds a run to resume, False for a new run.
 
-    Nothing there or an empty folder: a new run (False). A run and `resume`: True. `RunError` for a run without
-    `resume`, a run in use, a file, or a folder with other things in it.
+    A new run needs a path that does not exist or an empty folder. `RunError` for an existing run without `resume`, a
+    run in use, a file, or a folder with other content.
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{option('out', path)} is a file; a run needs a folder.", hint=f"Give another {option('out')}.")
@@ -160,7 +160,7 @@ def _already_a_run(path: Path) -> RunError:
 
 
 def _foreign_content(path: Path) -> bool:
-    """Anything but the remains of a run that was killed before it had a manifest."""
+    """Whether a folder contains anything else than the remains of a run that was killed before it had a manifest."""
     inside = path.iterdir() if path.is_dir() else ()
     return any(p.name != CONFIG and not is_lock_file(p, LOCK) and not is_temp(p) for p in inside)
 
@@ -174,7 +174,7 @@ def _make_folder(path: Path) -> Path:
 
 
 def _made(path: Path) -> bool:
-    """Make a folder, which only one of several processes can; False when it exists already."""
+    """Create a folder; False if it exists already. Of several processes only one gets True."""
     try:
         os.mkdir(path)
     except FileExistsError:

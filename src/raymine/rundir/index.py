@@ -1,4 +1,4 @@
-"""The run index: a plain scan of run folders, so that it can never disagree with them."""
+"""The index of runs. It is a scan of the run folders, so it cannot be out of date."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ IndexStatus = Literal["running", "finished", "stopped", "failed", "crashed", "un
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of `raymine runs`. PSNR and the best step are those of the manifest.
+    """One line of `raymine runs`. PSNR (dB) and the best step are those of the manifest.
 
-    `elapsed` is in training seconds; for a running or crashed run `step` is that of its newest checkpoint.
+    elapsed: training seconds. step: for a running or crashed run, that of its latest checkpoint. problem: an error
+    message, or empty.
     """
 
     name: str
@@ -40,7 +41,7 @@ class RunSummary:
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """Every run in the folders of `root` and one level below, oldest first; [] where there is no such folder."""
+    """Every run in `root` and in its subfolders, oldest first; [] if `root` does not exist."""
     if not root.is_dir():
         return []
     found = []
@@ -60,7 +61,7 @@ def _subfolders(path: Path) -> list[Path]:
 
 
 def summarise_run(path: Path) -> RunSummary:
-    """One run as a line. A manifest that cannot be read gives the status "unreadable" with the reason."""
+    """Summarise one run. If its manifest cannot be read, the status is "unreadable" and `problem` says why."""
     run = RunDir.open(path)
     try:
         manifest = run.read_manifest()
@@ -69,7 +70,7 @@ def summarise_run(path: Path) -> RunSummary:
     status: IndexStatus = manifest.status
     step = manifest.step
     if status == "running":
-        # Only the lock knows: a killed process leaves "running" behind but no lock.
+        # The lock tells whether it runs: a killed process leaves the status "running" but no lock.
         status = "running" if is_locked(path / LOCK) else "crashed"
         step = max([step, *checkpoint.list_steps(run.checkpoints)])
     return RunSummary(

@@ -1,6 +1,7 @@
-"""One owner per run folder: a lock that the operating system drops when its process ends, however it ends.
+"""The lock of a run folder. The operating system releases it when the process ends, however it ends.
 
-The lock is a file; beside it, `<name>-owner` says who holds it, since a lock may keep others from reading its own file.
+The lock is on a file. The file `<name>-owner` beside it says who holds the lock, because others may be unable to read
+a locked file.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from raymine.files import file_lock, resource_error, write_json
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-# Someone who only looks whether a lock is held holds it for an instant; that must not look like an owner.
+# A process that only tests a lock holds it for a moment. Wait this many seconds, so as not to take it for an owner.
 _PATIENCE = 0.2
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock: process id and since when (ISO 8601, UTC)."""
+    """The owner of a lock: its process id, and since when it holds the lock (ISO 8601, UTC)."""
 
     pid: int
     since: str
 
 
 class RunLock:
-    """A held lock on `path`. Made by `acquire`; `release` it, or end the process."""
+    """A held lock on `path`. `acquire` takes it; `release`, or the end of the process, frees it."""
 
     def __init__(self, path: Path, lock: BaseFileLock) -> None:
         self.path = path
@@ -40,7 +41,7 @@ class RunLock:
 
     @staticmethod
     def acquire(path: Path) -> RunLock:
-        """Take the lock and write down our process id; `RunError` naming the owner when a live process has it."""
+        """Take the lock and record our process id; `RunError` with the owner if another process holds it."""
         from filelock import Timeout
 
         lock = file_lock(path)
@@ -59,7 +60,7 @@ class RunLock:
         return RunLock(path, lock)
 
     def release(self) -> None:
-        """Give the lock back; releasing it twice does nothing."""
+        """Release the lock; releasing it twice does nothing."""
         if self._lock.is_locked:
             with contextlib.suppress(OSError):
                 _owner_file(self.path).unlink()
@@ -67,7 +68,7 @@ class RunLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock at this moment."""
+    """Whether a live process holds the lock."""
     from filelock import Timeout
 
     if not path.exists():
@@ -82,7 +83,7 @@ def is_locked(path: Path) -> bool:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Who holds the lock, or was killed while holding it; None where nobody has said so."""
+    """The recorded owner of the lock, which may have been killed since; None if there is no record."""
     try:
         data = json.loads(_owner_file(path).read_bytes())
         return Owner(int(data["pid"]), str(data["since"]))
@@ -91,12 +92,12 @@ def owner_of(path: Path) -> Owner | None:
 
 
 def is_lock_file(path: Path, lock: str) -> bool:
-    """Whether `path` is a file that the lock named `lock` leaves in its folder."""
+    """Whether `path` is one of the files of the lock named `lock`."""
     return path.name in (lock, _owner_file(Path(lock)).name)
 
 
 def require_free(path: Path) -> None:
-    """`RunError` naming the owner when a live process holds the lock; takes nothing."""
+    """Raise `RunError` with the owner if a live process holds the lock. Does not take the lock."""
     if is_locked(path):
         raise _in_use(path)
 

@@ -1,4 +1,4 @@
-"""`manifest.json`: where a run came from and how it ended, enough to trust it and to run it again."""
+"""`manifest.json`: the origin, the environment and the outcome of a run, enough to repeat it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors")
 
 @dataclass(frozen=True)
 class Environment:
-    """What the numbers depend on besides config and data. `threads` matters: it orders CPU sums."""
+    """The software and hardware of a run. threads: number of torch threads, which affects the order of CPU sums."""
 
     raymine: str
     commit: str | None
@@ -35,7 +35,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One process that worked on the run: command line, first step, times (ISO 8601, UTC), where it ran."""
+    """One process that trained the run: command line, first step, times (ISO 8601, UTC), environment."""
 
     command: tuple[str, ...]
     pid: int
@@ -47,14 +47,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of a run. Digests identify the scene's description and its pixels.
+    """The description of a run. Digests identify the description of the scene and its pixels.
 
-    `horizons` are the learning-rate horizons as (step, total steps) in the order they were set and `rollbacks` the
-    recoveries as (at step, back to step): with them and `step`, a time-limited run can be repeated exactly.
+    horizons: learning-rate horizons as (step, total steps), in order. rollbacks: (at step, back to step). With these
+    and `step`, a time-limited run can be repeated exactly.
 
     PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
-    of the model of `step`, on test views or on views held out from training; None where there was none at that step.
-    `best_step` and `best_held_out_psnr` name the best checkpoint; only held-out views select one.
+    of the model at `step`, on test views or on views held out from training; None if there was none at that step.
+    `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select.
     """
 
     name: str
@@ -81,10 +81,10 @@ class Manifest:
 
 
 def upgraded(data: JSON) -> JSON:
-    """The JSON of a manifest as this raymine reads it, from that or an older one.
+    """The JSON of a manifest, converted if an older version wrote it.
 
-    `psnr` used to be the last training value. `best_psnr` was the best of several evaluations on test views, which is
-    no figure of the model that was written: it is left out.
+    `psnr` was the last training value. `best_psnr` was the best of several evaluations on test views. It is left out,
+    because it is not a score of the final model.
     """
     if not isinstance(data, dict) or not {"psnr", "best_psnr"} & data.keys():
         return data
@@ -93,12 +93,12 @@ def upgraded(data: JSON) -> JSON:
 
 
 def utc_now() -> str:
-    """The present moment, ISO 8601 in UTC, to the second."""
+    """The current time in UTC as ISO 8601, in whole seconds."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def describe_environment(device: torch.device) -> Environment:
-    """What this process runs on and with."""
+    """The environment of this process, with `device`."""
     return Environment(
         raymine=__version__,
         commit=_commit(),
@@ -122,7 +122,7 @@ def _device_name(device: torch.device) -> str:
         return f"cuda: {torch.cuda.get_device_name(device)}"
     name = platform.processor()
     try:
-        # On Linux `platform.processor` gives the architecture at best.
+        # On Linux `platform.processor` gives only the architecture.
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 name = line.split(":", 1)[1].strip()
