@@ -1,4 +1,4 @@
-"""Benchmarks that users run: measured on their machine, written as JSON and as one page."""
+"""Benchmarks for users: they measure this machine and write JSON and an HTML page."""
 
 from .mining import BenchObserver as BenchObserver
 from .mining import MiningRequest as MiningRequest

@@ -1,7 +1,7 @@
-"""What `raymine bench ops` times: for every op its directions and shapes, on random inputs that never change.
+"""The cases of `raymine bench ops`: for every op its directions and shapes, with random inputs of a fixed seed.
 
-Bytes that must move: every input is read once and every result written once, where nothing else is said. A value that
-a kernel keeps for its own backward does not count, nor do masks and sums on the way.
+Bytes that must move: every input is read once and every result is written once, unless a case says otherwise. Values
+that a kernel keeps for its own backward pass do not count, nor do masks and intermediate sums.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
 
 SEED = 7
-"""Of all inputs; every case starts from it, so that a selection of ops sees the inputs of a full run."""
+"""The seed of all inputs. Every case starts from it, so its inputs do not depend on which other ops are run."""
 
 PER_RAY = 32
-"""Samples of a ray, in the mean."""
+"""Mean number of samples per ray."""
 
 ROUNDING = 1e-3
-"""Largest deviation of sums in another order, and of positions that round differently on a fine grid."""
+"""Largest deviation due to another order of sums, or to positions that round differently on a fine grid."""
 
 HALF = 1e-2
-"""Largest deviation where matrix products take float16, which has 11 bits."""
+"""Largest deviation with matrix products in float16, which has 11 bits of precision."""
 
 JUMPS = 5e-2
-"""Largest deviation of results that jump, where either side of the jump is right: within rounding of a cell's face, of
-the transmittance at which a ray stops, or of the bend of a ReLU. In float16 the bends count for most: the reference,
-rounded to float16 after every layer, deviates by 0.02 in its gradients. What is plainly wrong deviates by about 1; the
-tests of an op look closer."""
+"""Largest deviation of discontinuous results, for which rounding decides between two correct values: at the face of a
+cell, at the transmittance where a ray stops, or at the kink of a ReLU. In float16 the kinks dominate: the gradients of
+the reference, rounded to float16 after every layer, deviate by 0.02. Wrong results deviate by about 1; the tests of an
+op are stricter."""
 
 Named = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """samples: of a batch. log2_entries: of a level of the hash grid. resolution: cells a side of occupancy."""
+    """samples: per batch. log2_entries: per level of the hash grid. resolution: cells per side of the occupancy."""
 
     samples: int
     log2_entries: int
@@ -64,9 +64,9 @@ class Sizes:
 class Case:
     """One op in one direction on one set of inputs.
 
-    prepare: called under the backend that is to be timed, gives the call that is timed; its results have names.
-    moved: bytes that one call must move, None where that is not known. bound: largest deviation from the reference.
-    compared: what is compared of the results.
+    moved: bytes that one call must move; None if not known. bound: the largest allowed deviation from the reference.
+    prepare: called with the backend forced; returns the call to time, whose results have names. compared: selects or
+    derives the results that are compared.
     """
 
     direction: str
@@ -81,7 +81,7 @@ Maker = Callable[[Sizes], Case]
 
 
 class _RandomInputs:
-    """Random tensors, drawn on the CPU and then moved, so that every device gets the same."""
+    """Random tensors. They are drawn on the CPU and then moved, so that every device gets the same."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._generator = torch.Generator().manual_seed(SEED)
@@ -94,7 +94,7 @@ class _RandomInputs:
         return torch.randn(shape, generator=self._generator).to(self.device)
 
     def rays(self, samples: int) -> Samples:
-        """Packed intervals of 0.01 from 2 on. Rays differ in length by their weight in a lottery for the samples."""
+        """Packed intervals of length 0.01, from distance 2 on. Rays get random numbers of samples."""
         rays = max(1, samples // PER_RAY)
         edges = self._uniform(rays).cumsum(0)
         ray_id = torch.searchsorted(edges, self._uniform(samples) * edges[-1]).clamp_max(rays - 1).sort().values
@@ -104,7 +104,7 @@ class _RandomInputs:
         return Samples(t, t + 0.01, ray_id, first, count).to(self.device)
 
     def blobs(self, resolution: int) -> Occupancy:
-        """Twelve blobs that fill 3 % of the box +-1.5."""
+        """An occupancy grid with twelve blobs that fill 3 % of the box +-1.5."""
         at = (torch.arange(resolution) + 0.5) / resolution * 3 - 1.5
         cells = torch.stack(torch.meshgrid(at, at, at, indexing="ij"), -1)
         away = torch.full(cells.shape[:3], torch.inf)
@@ -121,7 +121,7 @@ class _RandomInputs:
 
 
 def philox_words(sizes: Sizes) -> Case:
-    """Writes 8 bytes a word."""
+    """Random words. Writes 8 bytes per word."""
     n = sizes.samples
 
     def run() -> Named:
@@ -131,8 +131,9 @@ def philox_words(sizes: Sizes) -> Case:
 
 
 def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
-    """A corner counts for every sample that needs it, although samples share corners on coarse levels: most come from
-    a cache there. Backward to the table reads and writes them, and fills the gradient with zeros first."""
+    """The hash encoding. A corner counts once for every sample that reads it, although samples share corners on coarse
+    levels, where most come from a cache. Backward to the table reads and writes corners, and first zeroes the
+    gradient."""
     draws, n = _RandomInputs(sizes), sizes.samples
     spec = GridSpec(levels=levels, features=features, log2_entries=sizes.log2_entries)
     points, grad = draws.uniform(n, 3), draws.normal(n, spec.width)
@@ -161,7 +162,7 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
 
 
 def harmonics_of_directions(sizes: Sizes) -> Case:
-    """Of degree 4, as most fields use."""
+    """Spherical harmonics of degree 4, as most fields use."""
     direction, degree = _RandomInputs(sizes).unit(sizes.samples), 4
 
     def run() -> Named:
@@ -172,11 +173,11 @@ def harmonics_of_directions(sizes: Sizes) -> Case:
 
 
 def march_rays(sizes: Sizes) -> Case:
-    """Rays from outside through a grid with 3 % occupied cells in blobs. Cells that are looked up do not count, since
-    how many must be depends on what is skipped."""
+    """Rays from outside through a grid with 3 % occupied cells in blobs. Reads of cells do not count, because their
+    number depends on what is skipped."""
     draws = _RandomInputs(sizes)
     grid, side = draws.blobs(sizes.resolution), 3.0
-    # As fine as the `ngp` recipe steps: a fifth of a cell.
+    # The step length of the `ngp` recipe: a fifth of a cell.
     spacing = Spacing(side / (4.7 * sizes.resolution))
 
     def bundle(n: int) -> Callable[[], Samples]:
@@ -203,14 +204,15 @@ def march_rays(sizes: Sizes) -> Case:
 
 
 def _by_ray(found: Named) -> Named:
-    """A midpoint on a cell's face may fall on either side, so that samples cannot be paired: sums over rays."""
+    """Sums over the samples of each ray. A midpoint on the face of a cell may fall on either side, so samples cannot be
+    compared one by one."""
     zero = torch.zeros(len(found["count"]), device=found["count"].device, dtype=torch.float64)
     return {name: zero.index_add(0, found["ray_id"], found[name].double()) for name in ("t_start", "t_end")}
 
 
 def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
-    """From outside through two boxes, the outer one twice the inner, each with 3 % occupied cells in blobs. Cells that
-    are looked up do not count, nor do the crossings of rays with boxes."""
+    """Rays from outside through two boxes, the outer one twice as large, each with 3 % occupied cells in blobs. Reads
+    of cells do not count, nor do the intersections of rays with boxes."""
     draws, side = _RandomInputs(sizes), 3.0
     levels = [draws.blobs(sizes.resolution).cells.view((sizes.resolution,) * 3) != 0 for _ in range(2)]
     box = torch.tensor([-0.5 * side] * 3 + [0.5 * side] * 3, device=sizes.device)
@@ -241,7 +243,7 @@ def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
 
 
 def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
-    """Optical depths are summed, factors in 0..1 multiplied. Backward of the product reads the factors again."""
+    """Running sums and products of numbers in 0..1 along rays. Backward of the product reads its inputs again."""
     draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
@@ -267,7 +269,7 @@ def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
 
 
 def composite_rays(direction: str, sizes: Sizes) -> Case:
-    """Backward from the colour of rays to density, colour and background."""
+    """Compositing. Backward goes from the colour of rays to density, colour and background."""
     draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
@@ -309,7 +311,7 @@ def judge_rays(sizes: Sizes) -> Case:
 
 
 def select_samples(sizes: Sizes) -> Case:
-    """Three in ten samples survive."""
+    """Compaction in which 30 % of the samples are kept."""
     draws = _RandomInputs(sizes)
     count = draws.rays(sizes.samples).count
     keep = draws.uniform(sizes.samples) < 0.3
@@ -323,11 +325,11 @@ def select_samples(sizes: Sizes) -> Case:
 
 
 def adam(direction: str, sizes: Sizes) -> Case:
-    """On a table of 8 x 4 features. Dense: everything, with both moments. Rows: an eighth of the entries, without a
-    first moment, as the recipes train tables."""
+    """Adam on a table of 8 levels x 4 features. Dense: all entries, with both moments. Rows: an eighth of the entries,
+    without a first moment, as the recipes train tables."""
     draws = _RandomInputs(sizes)
     entries, features = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries).total_entries, 4
-    # Near 0, as tables start: what is compared is then the update and not what was there before.
+    # Near 0, as initial tables are, so that the comparison is of the update and not of the previous values.
     start, square = 1e-4 * draws.normal(entries, features), (1e-3 * draws.normal(entries, features)) ** 2
     if direction == "dense":
         first, grad = 1e-3 * draws.normal(entries, features), 1e-3 * draws.normal(entries, features)
@@ -360,11 +362,11 @@ def adam(direction: str, sizes: Sizes) -> Case:
 
 
 def perceptron(direction: str, sizes: Sizes) -> Case:
-    """32 -> 64 -> 64 -> 16, called with precision fp16; the reference computes in float32 whatever it is called with.
-    Backward goes to inputs and layers, and reads the inputs again."""
+    """A perceptron 32 -> 64 -> 64 -> 16 in fp16; the reference always computes in float32. Backward goes to inputs and
+    layers, and reads the inputs again."""
     draws, n, widths = _RandomInputs(sizes), sizes.samples, (32, 64, 64, 16)
     inputs, grad = draws.normal(n, widths[0]), draws.normal(n, widths[-1])
-    # As wide layers are initialised, so that outputs are as large as inputs.
+    # Scaled like initial weights, so that outputs are as large as inputs.
     layers = [draws.normal(i, o) * (2 / i) ** 0.5 for i, o in pairwise(widths)]
     weights = sum(layer.numel() for layer in layers)
     shapes = {"samples": n, "inputs": 32, "hidden": 64, "layers": len(layers), "outputs": 16}
@@ -388,12 +390,12 @@ def perceptron(direction: str, sizes: Sizes) -> Case:
 
 
 def ngp_infer(sizes: Sizes) -> Case:
-    """The first pass, about half of whose samples lie behind something; so what must move is not known."""
+    """The first pass. About half of the samples are hidden, so the bytes that must move are not known."""
     draws = _RandomInputs(sizes)
     network, packed = _network(draws, sizes), draws.rays(sizes.samples)
     rays = packed.n_rays
     origins, directions = torch.zeros(rays, 3, device=sizes.device), draws.unit(rays)
-    # From the middle of the box to its faces, whatever the length of the ray.
+    # From the centre of the box outwards.
     near = replace(packed, t_start=packed.t_start - 2, t_end=packed.t_end - 2)
 
     def run() -> Named:
@@ -401,7 +403,7 @@ def ngp_infer(sizes: Sizes) -> Case:
         return {"colour": found.colour, "density": found.density}
 
     def compared(found: Named) -> Named:
-        """Opacity instead of pre-activations, whose norm would be that of the number that stands for "hidden"."""
+        """Opacity instead of pre-activations, whose norm would be dominated by the value HIDDEN."""
         opacity = -torch.expm1(-torch.exp(found["density"] - 1) * 0.01)
         return {"colour": found["colour"], "opacity": opacity}
 
@@ -409,7 +411,7 @@ def ngp_infer(sizes: Sizes) -> Case:
 
 
 def ngp_train(sizes: Sizes) -> Case:
-    """The second pass over an eighth of the samples. What must move depends on the rows that samples share."""
+    """The second pass, over an eighth of the samples. Bytes that must move depend on the rows that samples share."""
     draws = _RandomInputs(sizes)
     network, n = _network(draws, sizes), max(1, sizes.samples // 8)
     positions, directions = draws.uniform(n, 3) * 2 - 1, draws.unit(n)
@@ -421,7 +423,7 @@ def ngp_train(sizes: Sizes) -> Case:
         return {"rows": found.rows, "values": found.values, **layers}
 
     def compared(found: Named) -> Named:
-        """The table's gradient as a whole: a row without a gradient may be listed or not."""
+        """The dense gradient of the table, because rows with gradient 0 may or may not be listed."""
         table = torch.zeros_like(network.table).index_add(0, found["rows"], found["values"])
         return {"table": table, **{name: part for name, part in found.items() if name.startswith("layer")}}
 
@@ -429,7 +431,7 @@ def ngp_train(sizes: Sizes) -> Case:
 
 
 def _network(draws: _RandomInputs, sizes: Sizes) -> Network:
-    """8 x 4 features, as wide as the recipes for the device."""
+    """A network with 8 levels x 4 features, as wide as in the recipes for the device."""
     spec = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries, finest=512)
     width = 32 if sizes.device.type == "cpu" else 64
     density = 0.4 * draws.normal(spec.width, width), 0.4 * draws.normal(width, 16)
@@ -456,4 +458,4 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "adam": (partial(adam, "dense"), partial(adam, "rows")),
     "ngp_step": (ngp_infer, ngp_train),
 }
-"""By op; inputs are made when a case is, so that only one case's are in memory."""
+"""The cases of each op. A case makes its inputs when it is made, so that only those of one case are in memory."""

@@ -1,4 +1,4 @@
-"""From runs to the table: curves over seeds, speed-ups, losses at equal iteration. Plain arithmetic on records."""
+"""Derived results of the mining benchmark: mean curves over seeds, speed-ups, losses at equal iteration."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from .records import BenchRun, Speedup, Stat, Summary, Trace
 
 BINS = 40
-"""Stretches of iterations that losses are averaged over before they are compared."""
+"""Number of equal intervals of iterations over which losses are averaged before they are compared."""
 
 SHARES = (0.02, 0.04, 0.07, 0.11, 0.16, 0.25, 0.35, 0.5, 0.625, 0.75, 0.875, 1.0)
-"""Evaluation moments as shares of the budget: denser early, where PSNR moves, and at the quarters the table shows."""
+"""When runs are evaluated, as shares of the budget: denser early, where PSNR changes, and at the table's quarters."""
 
 
 class Curve(NamedTuple):
@@ -24,19 +24,19 @@ class Curve(NamedTuple):
 
 
 def curve_of(run: BenchRun, budget: float) -> Curve:
-    """PSNR of a run at the nominal moments, interpolated: an evaluation comes when the step in progress is done."""
+    """PSNR of a run at the nominal times, interpolated, because evaluations come when a burst of steps has ended."""
     known = [(look.seconds, look.psnr) for look in run.looks if look.psnr is not None]
     if not known:
         return Curve(np.empty(0), np.empty(0))
     seconds, psnr = np.array(known, dtype=float).T
-    # Before its first evaluation nothing is known about a run; extrapolation would invent it.
+    # Do not extrapolate to times before the first evaluation.
     nominal = np.array([share * budget for share in SHARES])
     moments = nominal[nominal >= seconds[0] - 0.01 * budget]
     return Curve(moments, np.interp(moments, seconds, psnr))
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean over seeds at the moments that all of them have."""
+    """The mean over seeds, at the times that all curves have."""
     curves = [curve for curve in curves if len(curve.seconds)]
     if not curves:
         return Curve(np.empty(0), np.empty(0))
@@ -45,7 +45,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def reached(curve: Curve, target: float) -> float | None:
-    """The first time (s) at which a curve is at `target` dB, linear between its points; None if it never is."""
+    """The first time (s) at which a curve reaches `target` dB, linear between its points; None if it never does."""
     above = np.nonzero(curve.psnr >= target)[0]
     if not len(above):
         return None
@@ -58,7 +58,7 @@ def reached(curve: Curve, target: float) -> float | None:
 
 
 def speedup(own: Sequence[Curve], baseline: Sequence[Curve], budget: float, names: tuple[str, str]) -> Speedup:
-    """How much sooner `own` (one curve per seed) has the PSNR that `baseline` has at the end of the budget."""
+    """How much sooner `own` (one curve per seed) reaches the PSNR that `baseline` has at the end of the budget."""
     name, other = names
     reference = mean_curve(baseline)
     if not len(reference.psnr):
@@ -79,21 +79,21 @@ def speedup(own: Sequence[Curve], baseline: Sequence[Curve], budget: float, name
 
 
 def binned_loss(trace: Trace, edges: np.ndarray) -> np.ndarray:
-    """Mean loss between neighbouring `edges` (iterations), from the blocks of a trace, each counted by its overlap."""
+    """Mean loss between neighbouring `edges` (iterations). Blocks of the trace are weighted by their overlap."""
     ends = np.array((0, *trace.step), dtype=float)
     total = np.concatenate(([0.0], np.cumsum(np.array(trace.loss) * np.diff(ends))))
     return np.diff(np.interp(edges, ends, total)) / np.diff(edges)
 
 
 class LossRatio(NamedTuple):
-    """Loss over that of the baseline at equal iteration: ratio [BINS] at the middle of stretches of iterations."""
+    """Loss / loss of the baseline at equal iteration: ratio [BINS] at the midpoints `step` of intervals."""
 
     step: np.ndarray
     ratio: np.ndarray
 
 
 def loss_ratio(own: Sequence[BenchRun], baseline: Sequence[BenchRun]) -> LossRatio | None:
-    """The ratio of mean losses over seeds, over the iterations that every run did; None where there are too few."""
+    """The ratio of mean losses over seeds, for the iterations that all runs have; None if there are too few."""
     common = min(run.trace.step[-1] if run.trace.step else 0 for run in (*own, *baseline))
     if common < 2:
         return None
@@ -103,7 +103,7 @@ def loss_ratio(own: Sequence[BenchRun], baseline: Sequence[BenchRun]) -> LossRat
 
 
 def stat(values: Sequence[float | None]) -> Stat | None:
-    """Mean and range of what is known; None where nothing is."""
+    """Mean and range of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return Stat(sum(known) / len(known), min(known), max(known)) if known else None
 

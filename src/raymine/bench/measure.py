@@ -1,4 +1,4 @@
-"""Train one state for some seconds and write down what happened. The clock sees training steps and nothing else."""
+"""Train a state for some seconds and log every step. The clock counts training steps only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .derive import SHARES
 from .records import StepTime, Trace
 
 BURST = 64
-"""Most steps between two looks at the clock; where there is no fused step, each is one."""
+"""The most steps of one burst in the fused step; the plain step takes one at a time."""
 POINTS = 300
-"""Most blocks that the steps of a run are averaged into."""
+"""The most blocks into which the steps of a run are averaged."""
 
 
 def _nothing() -> None:
@@ -33,10 +33,10 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Hooks(Generic[Seen]):
-    """What happens around the steps, outside the clock except `synchronise`, which waits for the device.
+    """The callbacks of a benchmark. The clock counts `advance` and `synchronise`, which waits for the device.
 
-    advance: at least one and at most so many steps. look: evaluate at (state, training seconds). tick: told the
-    training seconds after each call of `advance`.
+    advance: `advance(n)` takes at least 1 and at most n steps. look: evaluates (state, training seconds). tick: called
+    with the training seconds after each burst. now: the clock in seconds.
     """
 
     advance: Callable[[int], Sequence[StepReport]]
@@ -48,7 +48,7 @@ class Hooks(Generic[Seen]):
 
 @dataclass
 class Log(Generic[Seen]):
-    """Every step of a run: its report and the training seconds after it. cpu_seconds: of all threads, during steps."""
+    """A log of every step: its report, and the training seconds after it. cpu_seconds: of all threads, during steps."""
 
     reports: list[StepReport] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -61,18 +61,18 @@ class Log(Generic[Seen]):
         return self.seconds[-1] if self.seconds else 0.0
 
     def add(self, burst: Burst, elapsed: float) -> None:
-        """Take in the steps of a burst that ended at `elapsed` training seconds; each took an equal share of it."""
+        """Add the steps of a burst that ended at `elapsed` training seconds; each gets an equal share of its time."""
         self.reports += burst.reports
         share = (elapsed - burst.before) / len(burst.reports)
         self.seconds += [burst.before + share * (i + 1) for i in range(len(burst.reports))]
 
 
 def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequence[float] = SHARES) -> Log[Seen]:
-    """Train until `budget` seconds are spent or further steps would overfit. Look at these ascending shares of the
-    budget, of which the last is 1, and at the end.
+    """Train for `budget` seconds, or until further steps would overfit (`max_useful_steps`).
 
-    Clock, learning-rate horizon and the rule for non-finite steps are those of `raymine train --max-seconds`; where a
-    run would go back to a checkpoint, a benchmark raises `TrainingError`.
+    shares: ascending shares of the budget at which `look` is called; the last, 1, is the end of training. Clock,
+    learning-rate horizon and the rule for non-finite steps are those of `raymine train --max-seconds`. Where a run
+    would roll back to a checkpoint, a benchmark raises `TrainingError`.
     """
     limits = Limits(max_seconds=budget, max_useful_steps=state.config.max_useful_steps)
     driver = Driver(state, hooks.advance, limits, synchronise=hooks.synchronise, now=hooks.now)
@@ -101,7 +101,7 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
 
 
 def step_time(log: Log[Any]) -> StepTime:
-    """Milliseconds per step over the whole run."""
+    """Milliseconds per step: median and quartiles over the whole run."""
     durations = 1e3 * np.diff(log.seconds, prepend=0.0)
     low, median, high = (float(value) for value in np.percentile(durations, (25, 50, 75)))
     return StepTime(median, low, high)
@@ -120,7 +120,7 @@ def final_rays(log: Log[Any]) -> float:
 
 
 def trace_of(log: Log[Any]) -> Trace:
-    """The steps of a run in at most `POINTS` blocks; steps that were not finite count in none."""
+    """Means over the steps of a run in at most `POINTS` blocks; non-finite steps do not count."""
     edges = np.linspace(0, len(log.reports), min(POINTS, len(log.reports)) + 1).round().astype(int)
     blocks = [(int(end), log.reports[a:end]) for a, end in itertools.pairwise(edges)]
     blocks = [(end, [r for r in part if r.finite]) for end, part in blocks]

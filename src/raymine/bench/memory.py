@@ -1,13 +1,13 @@
 """Peak memory of one training step.
 
-What is measured: everything that a step allocates on top of what was there before it (parameters, moments, images and
-the occupancy grid were), at the moment when that is largest: samples, features, activations, the graph and gradients.
-The step is one without an update of the occupancy grid, since that costs the same under every policy.
+The peak is of everything that a step allocates: samples, features, activations, the graph and gradients. What existed
+before does not count: parameters, moments, images, the occupancy grid. The step is one without an update of the
+occupancy grid, whose cost is the same for every policy.
 
-CUDA: torch's own peak counter. CPU: there is no counter, and arrays come from two allocators, so one step is watched by
-both: torch's allocator through the memory events of its profiler (their running total), NumPy's and Python's through
-`tracemalloc`. The two peaks are added, which is exact if they coincide and too high otherwise, never too low. Compiled
-kernels get their arrays, scratch included, from NumPy, so that nothing of size escapes.
+On CUDA this is torch's own peak counter. On a CPU there is no counter, and arrays come from two allocators. torch's
+allocations are the running total of the memory events of its profiler; those of NumPy and Python come from
+`tracemalloc`. The two peaks are added. The sum is exact if they coincide and too high otherwise, never too low.
+Compiled kernels allocate all their arrays through NumPy, so they are counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def step_memory(state: TrainState, data: TrainData) -> StepMemory:
     """Measure a step of `state`, and the same step (same batch, same samples) with the policy `none`.
 
-    The state's tensors are put back afterwards.
+    The tensors of the state are restored afterwards.
     """
     tensors = {name: value.detach().clone() for name, value in state.tensors().items()}
     scalars = {**state.scalars(), "step": _quiet_step(state)}
@@ -47,7 +47,7 @@ def step_memory(state: TrainState, data: TrainData) -> StepMemory:
 
 
 def _quiet_step(state: TrainState) -> int:
-    """The next step that does not update the occupancy grid (the next one, if every step does)."""
+    """The next step without an update of the occupancy grid; the next step, if every step updates it."""
     sampler, steps = state.sampler, range(state.step, state.step + 2)
     if not isinstance(sampler, OccupancySampler):
         return state.step
@@ -58,7 +58,7 @@ def _measure(
     state: TrainState, data: TrainData, tensors: dict[str, Tensor], scalars: Scalars
 ) -> tuple[int, StepReport]:
     own = {name: tensors[name] for name in state.tensors()}
-    # Twice: what is allocated once and kept (a compiled kernel, a cache) is no part of a step.
+    # Run the step twice: allocations that are made once and kept (a compiled kernel, a cache) do not count.
     state.restore(own, scalars)
     train_step(state, data)
     state.restore(own, scalars)
@@ -66,7 +66,7 @@ def _measure(
 
 
 def peak_bytes(work: Callable[[], T], device: torch.device) -> tuple[int, T]:
-    """Peak bytes that `work` holds on `device` at once, beyond what was held before, and its result."""
+    """Peak bytes that `work` allocates on `device`, and its result."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -90,7 +90,7 @@ def peak_bytes(work: Callable[[], T], device: torch.device) -> tuple[int, T]:
 
 @contextlib.contextmanager
 def _traced() -> Iterator[None]:
-    """Have Python and NumPy allocations counted; leaves alone what was counted already."""
+    """Trace Python and NumPy allocations; if they are traced already, leave it so."""
     if tracemalloc.is_tracing():
         yield
         return
@@ -102,7 +102,7 @@ def _traced() -> Iterator[None]:
 
 
 def _torch_peak(profile: torch.profiler.profile) -> int:
-    """Largest running total of torch's allocations and frees during a profile."""
+    """The largest running total of torch's allocations and frees in a profile."""
     results = getattr(profile.profiler, "kineto_results", None)
     events = [] if results is None else [event for event in results.events() if event.name() == "[memory]"]
     total = peak = 0
@@ -114,7 +114,7 @@ def _torch_peak(profile: torch.profiler.profile) -> int:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep the profiler's own chatter off the terminal; it writes to the descriptor, past `sys.stderr`."""
+    """Suppress messages of the profiler, which writes to file descriptor 2 and not to `sys.stderr`."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

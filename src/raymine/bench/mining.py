@@ -1,7 +1,7 @@
-"""The mining benchmark from request to result: every policy and seed trained for the same time, one after another.
+"""The mining benchmark: train every policy with every seed for the same time, one after another.
 
-Seeds are the outer loop and policies the inner one, so that a machine that slows down slows all policies alike. Results
-are written after every run; what a killed benchmark has done is kept, and `resume` does the rest.
+Seeds are the outer loop and policies the inner one, so that a machine that slows down affects all policies alike.
+Results are written after every run. If a benchmark is killed, its finished runs are kept, and `resume` does the rest.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class MiningRequest:
-    """A benchmark as a user asks for it.
+    """A mining benchmark as the user asks for it.
 
-    seconds: of training per run. seeds: runs per policy. views: held-out views to evaluate, at most. out: the folder;
-    None takes the next free `<runs_root>/bench-mining-<scene>-<n>`. page: also write `mining.html`. overrides: fields
-    of the recipe's config to replace for every policy, by dotted name.
+    policies: names separated by commas. seconds: of training per run. seeds: runs per policy. views: the most held-out
+    views to evaluate. out: the folder; None uses the next free `<runs_root>/bench-mining-<scene>-<n>`. resume: complete
+    the benchmark in `out`. page: also write `mining.html`. overrides: fields of the recipe's config to replace for
+    every policy, by dotted name. command: the command line, recorded in the results.
     """
 
     scene: str | Path
@@ -77,7 +78,7 @@ class MiningRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the results are; `page` is None where none was asked for."""
+    """The folder and the content of the results; `page` is None if no page was asked for."""
 
     folder: Path
     document: Document
@@ -85,29 +86,29 @@ class Outcome:
 
 
 class BenchObserver(Protocol):
-    """Told what happens; be quick."""
+    """Receives the progress of a benchmark. Methods should be fast."""
 
     def loading(self, what: str, done: int, total: int) -> None:
-        """Images or kernels are being made ready."""
+        """Images or kernels are being loaded."""
 
     def opened(self, folder: Path) -> None:
-        """Where results will be, before the first run."""
+        """The folder of the results is known; called before the first run."""
 
     def run_started(self, number: int, total: int, policy: str, seed: int) -> None:
-        """Run `number` of `total`, from 1."""
+        """Run `number` (from 1) of `total` starts."""
 
     def trained(self, seconds: float) -> None:
-        """Training seconds of the present run."""
+        """The current run has trained for `seconds`."""
 
     def looked(self, look: Look) -> None:
-        """An evaluation moment."""
+        """The current run was evaluated."""
 
     def run_ended(self, run: BenchRun) -> None:
-        """A run is over and written."""
+        """A run has ended and its results are written."""
 
 
 class SilentBenchObserver:
-    """Watches and says nothing; the base for watchers that care about one thing only."""
+    """An observer that does nothing; a base class for observers that implement a few methods."""
 
     def loading(self, what: str, done: int, total: int) -> None:
         return None
@@ -129,7 +130,7 @@ class SilentBenchObserver:
 
 
 def require_page_tools() -> None:
-    """`MissingExtraError` where matplotlib is not installed."""
+    """Raise `MissingExtraError` if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
             "matplotlib", "report", f"The page mining.html ({option('page', False)} goes without it)"
@@ -137,7 +138,7 @@ def require_page_tools() -> None:
 
 
 def bench_mining(request: MiningRequest, observer: BenchObserver | None = None) -> Outcome:
-    """Run the benchmark, or what is missing of it. Inputs are checked before anything is trained or created."""
+    """Run the benchmark, or complete it. Inputs are checked before anything is trained or created."""
     observer = observer or SilentBenchObserver()
     if request.page:
         require_page_tools()
@@ -174,7 +175,7 @@ def bench_mining(request: MiningRequest, observer: BenchObserver | None = None) 
 
 
 class _MiningBench:
-    """One benchmark in progress: what is trained, on what, and where results go."""
+    """One benchmark in progress: its configs, its data and its results."""
 
     def __init__(
         self, request: MiningRequest, policies: Sequence[BenchPolicy], prepared: Prepared, frames: tuple[int, ...]
@@ -199,7 +200,7 @@ class _MiningBench:
         self.views: TrainData
 
     def stored(self, stack: contextlib.ExitStack) -> Document | None:
-        """The benchmark to continue, locked; None for a new one. Refuses what must not be written."""
+        """Read and lock the benchmark to continue; None for a new one. `RunError` if `out` must not be written."""
         out = self.request.out
         if out is None or not out.exists() or (out.is_dir() and all(is_lock_file(p, _LOCK) for p in out.iterdir())):
             return None
@@ -221,7 +222,7 @@ class _MiningBench:
         return document
 
     def _require_same(self, document: Document) -> None:
-        """Numbers of other settings, code or machines cannot stand in one table."""
+        """Raise `ConfigError` if settings, code or machine differ: such results must not be in one table."""
         before = {"setting": document.setting, "environment": document.environment, "configs": document.configs}
         after = {"setting": self.setting, "environment": self.environment, "configs": self.configs}
         changed = differences(to_json(before), to_json(after), stored_in="in the benchmark")
@@ -237,7 +238,7 @@ class _MiningBench:
             )
 
     def load(self, stack: contextlib.ExitStack, observer: BenchObserver, done: Sequence[BenchRun]) -> None:
-        """Images, and every kernel that the missing runs need."""
+        """Load the images, and the kernels that the missing runs need."""
         for config in self.configs.values():
             require_memory(config, self.scene.bounds, self.device)
         train = self.scene.of_split("train")
@@ -249,13 +250,13 @@ class _MiningBench:
             warm_up(self.configs[name], self.data, self.device)
 
     def missing(self, done: Sequence[BenchRun]) -> list[tuple[str, int]]:
-        """(policy, seed) still to train, in order: all policies of a seed before the next seed."""
+        """The (policy, seed) pairs to train, in order: all policies of a seed before the next seed."""
         have = {(run.policy, run.seed) for run in done}
         every = [(name, seed) for seed in range(self.request.seeds) for name in self.configs]
         return [pair for pair in every if pair not in have]
 
     def begin(self, stack: contextlib.ExitStack, stored: Document | None) -> tuple[Path, Document]:
-        """The folder, locked, with a first `mining.json` in it."""
+        """Create and lock the folder and write a first `mining.json`, unless the benchmark is continued."""
         if stored is not None and self.request.out is not None:
             return self.request.out, replace(stored, seeds=self.request.seeds)
         folder = _make_folder(self.request, slug(Path(self.setting.scene).name))
@@ -284,7 +285,7 @@ class _MiningBench:
         return folder, document
 
     def run(self, folder: Path, document: Document, observer: BenchObserver) -> Document:
-        """Train what is missing; the document is written after every run."""
+        """Train the missing runs; `mining.json` is written after each."""
         missing = self.missing(document.runs)
         total = len(self.configs) * self.request.seeds
         for policy, seed in missing:
@@ -319,7 +320,7 @@ class _MiningBench:
         return self._finish(folder, policy, state, log, seen[0])
 
     def _finish(self, folder: Path, policy: str, state: TrainState, log: Log[Look], last: Probe) -> BenchRun:
-        """Evaluate every pixel, measure a step, draw pictures."""
+        """Evaluate all pixels, measure the memory of a step and write pictures."""
         scores = evaluate_views(renderer_for(state), self.views.rig, self.views.images, background=self._background)
         pictures = write_pictures(state, self.views, folder, policy) if state.seed == 0 else {}
         return BenchRun(
@@ -352,7 +353,7 @@ def _nothing() -> None:
 
 
 def _make_folder(request: MiningRequest, scene: str) -> Path:
-    """A folder that was not there before, unless it is the empty one that was asked for."""
+    """Create the folder of the benchmark: the one asked for, or the next free one."""
     try:
         if request.out is not None:
             request.out.mkdir(parents=True, exist_ok=True)

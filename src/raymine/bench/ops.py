@@ -1,7 +1,7 @@
-"""How quick each op is on each backend, against the plain-torch reference in the same run: JSON rows.
+"""The ops benchmark: the time of each op on each backend, relative to the plain-torch reference, as JSON rows.
 
-A call is timed as Python makes it: checks, allocations and launches included. Backends take turns, so that a machine
-that gets slower slows all of them; compiling comes first, and so does the comparison of results.
+The time of a call includes checks, allocations and launches. Backends take turns, so that a machine that slows down
+affects all of them. Before the timing, kernels are compiled and results are compared.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ._op_cases import MAKERS, Case, Named, Sizes
 from .rows import StageProgress, append_rows
 
 OPS = tuple(MAKERS)
-"""What can be asked for, in the order in which it is timed."""
+"""The names of all ops, in the order in which they are timed."""
 
 LEAST, MOST = 3, 100
-"""Repeats of a backend: at least, and as many as are enough however much time is left."""
+"""The smallest and the largest number of repeats of a backend."""
 
 _BLOCK_SECONDS, _BLOCK_MOST = 0.1, 25
-"""A backend's turn: about this long, and no more calls than this."""
+"""The length of a backend's turn in seconds, and the most calls in it."""
 
 _SETTLE_MS = 20.0
-"""A quicker call is made once uncounted at the start of a turn: it finds the caches full of another backend's data and
-the threads of that backend still spinning."""
+"""If a call takes fewer milliseconds than this, a turn starts with one call that does not count: the caches hold data
+of the previous backend, and threads of that backend may still be spinning."""
 
 TimedCall = Callable[[], Named]
 Times = dict[dispatch.Backend, list[float]]
@@ -44,10 +44,10 @@ Times = dict[dispatch.Backend, list[float]]
 
 @dataclass(frozen=True)
 class OpsRequest:
-    """A benchmark as a user asks for it.
+    """An ops benchmark as the user asks for it.
 
-    ops: names with commas, all of `OPS` if None. samples: None for 2^18 on CUDA and 2^14 on a CPU. out: a file that
-    rows are appended to. seconds: of timing for every op, direction and shape, unless `LEAST` repeats take longer.
+    ops: names separated by commas; None: all of `OPS`. samples: per batch; None: 2^18 on CUDA and 2^14 on a CPU. out: a
+    file to append rows to. seconds: of timing per op, direction and shape, unless `LEAST` repeats take longer.
     """
 
     ops: str | None = None
@@ -70,10 +70,10 @@ class OpsRequest:
 class OpRow:
     """One op in one direction, at one shape, on one backend.
 
-    reason: of `dispatch`, or "forced" where it would choose another backend. low_ms, high_ms: quartiles.
-    ratio_to_reference: the reference's median over this one. gbytes_per_s: bytes that must move, counted as
-    `bench/_op_cases.py` says, in 10^9 a second; None where they are not known. checked: the largest deviation of a
-    result from the reference, |a - b| / |b|, on the inputs that were timed.
+    reason: why `dispatch` chooses this backend, or "forced" if it chooses another. low_ms, high_ms: quartiles.
+    ratio_to_reference: median time of the reference / median time of this backend. gbytes_per_s: bytes that must move
+    (see `bench/_op_cases.py`) in 10^9 per second; None if they are not known. checked: the largest deviation of a
+    result from the reference, |a - b| / |b|, on the timed inputs.
     """
 
     benchmark: str
@@ -93,7 +93,7 @@ class OpRow:
 
 
 def parse_ops(text: str | None) -> tuple[str, ...]:
-    """ "march,adam" -> names in the order of `OPS`, all of them for None; `ConfigError` for one that is unknown."""
+    """ "march,adam" -> names in the order of `OPS`; None: all of them. `ConfigError` for an unknown name."""
     if text is None:
         return OPS
     names = [part.strip() for part in text.split(",") if part.strip()]
@@ -108,9 +108,9 @@ def parse_ops(text: str | None) -> tuple[str, ...]:
 
 
 def bench_ops(request: OpsRequest, progress: StageProgress = lambda *_: None) -> list[OpRow]:
-    """Time every op that is asked for; rows are written as they come.
+    """Time the requested ops; each row is written when it is complete.
 
-    `RaymineError` where a backend's result deviates from the reference: the time of a wrong result is worth nothing.
+    `RaymineError` if a backend's result deviates from the reference: the time of a wrong result means nothing.
     """
     device = resolve_device(request.device)
     sizes = _sizes(request.samples, device)
@@ -175,10 +175,10 @@ def _measure(op: str, case: Case, seconds: float, device: torch.device, environm
 
 
 def _check(what: str, backend: dispatch.Backend, results: Mapping[dispatch.Backend, Named], bound: float) -> float:
-    """The largest deviation of a backend's results, which is within the bound."""
+    """The largest deviation of a backend's results; `RaymineError` if it exceeds the bound."""
     expected = results["reference"]
     largest = max((deviation(results[backend].get(name), expected[name]), name) for name in expected)
-    # Written so that NaN, which compares with nothing, is refused as well.
+    # Written so that NaN, for which every comparison is false, is refused too.
     if not largest[0] <= bound:
         raise RaymineError(
             f"{what} on `{backend}`: `{largest[1]}` deviates from the reference by {largest[0]:.3g} of its norm; at "
@@ -189,7 +189,7 @@ def _check(what: str, backend: dispatch.Backend, results: Mapping[dispatch.Backe
 
 
 def deviation(found: torch.Tensor | None, expected: torch.Tensor) -> float:
-    """|found - expected| / |expected|; infinite where the shapes differ, there is nothing, or something is NaN."""
+    """|found - expected| / |expected|; infinite if the result is missing, has another shape or is not finite."""
     if found is None or found.shape != expected.shape:
         return math.inf
     wanted = expected.detach().double()
@@ -200,7 +200,7 @@ def deviation(found: torch.Tensor | None, expected: torch.Tensor) -> float:
 
 
 def take_turns(runs: Mapping[dispatch.Backend, TimedCall], seconds: float, device: torch.device) -> Times:
-    """Milliseconds of the calls of every backend, which must be compiled by now."""
+    """Milliseconds of each call of every backend. The backends must be compiled already."""
     guess = {}
     for backend, run in runs.items():
         with dispatch.force(backend):
@@ -222,7 +222,7 @@ def take_turns(runs: Mapping[dispatch.Backend, TimedCall], seconds: float, devic
 def clock(run: TimedCall, calls: int, device: torch.device) -> list[float]:
     """Milliseconds of each of some calls, one after another."""
     if device.type == "cuda":
-        # Events, because waiting for the device after every call would add the wait to its time.
+        # Timed by events: waiting for the device after every call would add to its time.
         marks = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(calls)]
         torch.cuda.synchronize(device)
         for start, end in marks:

@@ -1,4 +1,4 @@
-"""Which policies are compared."""
+"""The mining policies that a benchmark compares."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from raymine.recipes.policies import KNOWN, policy_overrides
 
 @dataclass(frozen=True)
 class BenchPolicy:
-    """`name` as a user types it; `overrides` are fields of `TrainConfig` by dotted name."""
+    """A mining policy: its name as the user types it, and the fields of `TrainConfig` that it sets, by dotted name."""
 
     name: str
     overrides: Mapping[str, JSON]
 
 
 def check_request(policies: str, seconds: float, views: int) -> None:
-    """What every benchmark of policies asks of its request; `ConfigError` where it cannot be."""
+    """Check the arguments that all benchmarks of policies have; `ConfigError` if one is invalid."""
     if not 0 < seconds < math.inf:
         raise ConfigError(f"{option('seconds')} must be a positive number of seconds, got {seconds:g}.")
     if views < 1:
@@ -29,7 +29,7 @@ def check_request(policies: str, seconds: float, views: int) -> None:
 
 
 def parse_policies(text: str) -> tuple[BenchPolicy, ...]:
-    """ "none,prune,hard:topk" -> policies in that order; `ConfigError` for one that is unknown, missing or repeated."""
+    """ "none,prune,hard:topk" -> policies in that order; `ConfigError` if one is unknown or repeated."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
         raise ConfigError(f"{option('policies')} names no policy.", hint=KNOWN)

@@ -1,8 +1,8 @@
-"""A close look at one training batch, without training on it: each sample's gradient, and which would be trained on.
+"""Diagnostics of one training batch, without training on it: each sample's gradient, and which samples are chosen.
 
-Every policy is asked the same: G from the gradients of the pre-activations of all marched samples, with no sample left
-out for being faint, so that curves of different policies can be compared. What is chosen is what the policy itself
-would choose from the same batch.
+For every policy, G is the norm of the gradient with respect to the pre-activations of all marched samples. No faint
+sample is left out, so that policies can be compared. The chosen samples are those that the policy itself would choose
+from this batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from raymine.step.objective import Objective
 from .records import RayDetail
 
 CHUNK = 1 << 12
-"""Rays of a picture that are looked at together."""
+"""Rays of a picture that are processed at a time."""
 
 
 class MarchedBatch(NamedTuple):
-    """Rays [R], their samples [B] and what they should show."""
+    """Rays [R], their samples [B] and their target colours."""
 
     rays: Rays
     samples: Samples
@@ -38,14 +38,14 @@ class MarchedBatch(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """What one batch shows: numbers, and the samples of one hard ray (None where no ray has samples)."""
+    """The diagnostics of one batch, and the samples of one hard ray (None if no ray has samples)."""
 
     diagnosis: Diagnosis
     ray: RayDetail | None
 
 
 def probe(state: TrainState, data: TrainData) -> Probe:
-    """Look at the batch that the next step would draw. Changes nothing."""
+    """Diagnose the batch that the next step would draw. The state does not change."""
     batch = next_batch(state, data)
     found, rendered = batch_gradients(state, batch, faint=0.0)
     size = found.size
@@ -57,7 +57,7 @@ def probe(state: TrainState, data: TrainData) -> Probe:
 
 
 def next_batch(state: TrainState, data: TrainData) -> MarchedBatch:
-    """The rays that the next step would draw, marched through the occupancy grid as it is now."""
+    """The rays that the next step would draw, with samples from the current occupancy grid."""
     drawn = draw_batch(state, data)
     draws = Draws(state.seed, state.step, state.device)
     return MarchedBatch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
@@ -80,7 +80,7 @@ def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor
     """The samples of the batch that the policy of `state` would train on; `size` is G [B]."""
     mining, count = state.config.mining, len(batch.samples)
     if state.miner is not None:
-        # A twin chooses, since choosing moves the miner's running average.
+        # Use a copy of the miner, because choosing changes its running average.
         twin = Miner(state.miner.config, images=len(data.rig), device=state.device)
         twin.tau.copy_(state.miner.tau)
         own, _ = batch_gradients(state, batch, faint=mining.faint)
@@ -94,10 +94,10 @@ def choice(state: TrainState, data: TrainData, batch: MarchedBatch, size: Tensor
 
 
 def _hard_ray(samples: Samples, rendered: Rendered, size: Tensor, chosen: Tensor) -> RayDetail | None:
-    """One ray that shows mining at work: opaque, so that it has a front, a surface and a back, and hard.
+    """One ray as an example of mining: a hard ray with samples in front of a surface, on it and behind it.
 
-    Of the rays with at least 8 samples that end on something, the one at the 95th percentile of the sum of G: the very
-    hardest is often an outlier. Of all rays with samples, where no such ray exists.
+    Of the opaque rays with at least 8 samples, it is the ray at the 95th percentile of the sum of G, because the
+    hardest ray is often an outlier. If there is no such ray, it is chosen from all rays with samples.
     """
     clear = (samples.count >= 8) & (rendered.opacity > 0.9)
     fit = torch.nonzero(clear if bool(clear.any()) else samples.count > 0)[:, 0]
@@ -131,6 +131,6 @@ def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Ten
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
         samples = state.sampler.sample(rays, state.field).samples
         size = batch_gradients(state, MarchedBatch(rays, samples, wanted), faint=0.0)[0].size
-        # The loss is a mean over the rays of a chunk; times their number, chunks of different sizes agree.
+        # The loss is a mean over the rays of a chunk. Times their number, it does not depend on the size of the chunk.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))
     return torch.cat(parts).reshape(len(rows), len(columns)).cpu().numpy()

@@ -1,6 +1,6 @@
-"""What the mining benchmark writes: `mining.json` as frozen records, which read back equal to what was written.
+"""The records of `mining.json`, the result of the mining benchmark. They read back exactly as they were written.
 
-Seconds are training seconds (steps only), PSNR is in dB, memory in bytes. A value that does not exist is None.
+Seconds are training seconds (steps only), PSNR is in dB, memory in bytes. A missing value is None.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from raymine.mining.diagnose import Diagnosis
 from raymine.rundir import Environment
 
 VERSION = 1
-"""Raised whenever a reader of older files would misread newer ones."""
+"""The version of the format. It increases whenever an old reader would misread a new file."""
 
 NAME = "mining.json"
 
 
 @dataclass(frozen=True)
 class Look:
-    """One evaluation moment of a run.
+    """One quick evaluation during a run.
 
-    psnr: mean over held-out views, on a grid of their pixels; None where every pixel is masked. diagnosis: of one
-    training batch at that moment, under the policy's own choice of samples.
+    psnr: mean over held-out views, on a grid of their pixels; None if every pixel is masked. diagnosis: of one training
+    batch at that time, with the samples that the policy chooses.
     """
 
     seconds: float
@@ -37,10 +37,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Trace:
-    """Means over blocks of consecutive steps, at most a few hundred of them; all of one length.
+    """Means over blocks of consecutive steps, at most a few hundred blocks. All tuples have the same length.
 
-    step, seconds: where a block ends. count: finite steps in it. loss, mse, rays, marched, trained: means per step.
-    tau, budget: of the miner; empty for policies without one.
+    step, seconds: at the end of a block. count: finite steps of the block. loss, mse, rays, marched, trained: means per
+    step. tau, budget: of the miner; empty for policies without one.
     """
 
     step: tuple[int, ...] = ()
@@ -66,7 +66,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Peak bytes of one step (see `raymine.bench.memory`) with this policy, and with `none` on the very same batch."""
+    """Peak bytes of one step (see `raymine.bench.memory`) with this policy, and with `none` on the same batch."""
 
     policy: int
     none: int
@@ -77,7 +77,7 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class RayDetail:
-    """The samples of one ray, by distance t in world units: rendering weight, gradient norm G, trained on or not."""
+    """The samples of one ray: distance t in world units, rendering weight, gradient norm G, whether it is chosen."""
 
     t: tuple[float, ...]
     weight: tuple[float, ...]
@@ -87,13 +87,14 @@ class RayDetail:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """One policy trained once. share: trained / marched samples over the last tenth of the steps (b/B).
+    """One run of a benchmark: a policy trained with one seed.
 
-    cpu_share: processor seconds per second of training, over all threads of this process; on a busy machine it is less
-    than what the same run has on an idle one, and times are then worth little.
-    psnr and ssim: full evaluation at the end, every pixel of every view. skipped: steps that were not finite.
-    horizons: of the learning-rate schedule, as (step, total steps expected). ray: one hard ray of the last batch.
-    pictures: PNG files under `pictures/`, by kind (`truth`, `predicted`, `error`, `hard`); of seed 0 only.
+    rays, share: rays per step, and trained / marched samples (b/B), over the last tenth of the steps.
+    cpu_share: processor seconds per second of training, over all threads of this process. If other programs use the
+        machine, it is lower than on an idle machine, and times are then not reliable.
+    psnr, ssim: full evaluation at the end, on every pixel of every view. skipped: number of non-finite steps.
+    horizons: of the learning-rate schedule, as (step, expected total steps). ray: one hard ray of the last batch.
+    pictures: PNG files in `pictures/`, by kind (`truth`, `predicted`, `error`, `hard`); of seed 0 only.
     """
 
     policy: str
@@ -117,7 +118,7 @@ class BenchRun:
 
 @dataclass(frozen=True)
 class Stat:
-    """A mean over seeds, and the smallest and largest of them."""
+    """The mean over seeds, and the smallest and the largest value."""
 
     mean: float
     low: float
@@ -126,10 +127,10 @@ class Stat:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How much sooner a policy is where a baseline ends: budget / time at which it first has the baseline's final PSNR.
+    """How much sooner a policy reaches the final PSNR of a baseline: budget / time at which it first reaches it.
 
-    factor: on the mean curves over seeds, None where that PSNR is never reached. target: that PSNR in dB. reached: in
-    seconds. seeds: the same for each seed on its own curve against the same target. note: the same in a sentence.
+    factor: of the mean curves over seeds; None if that PSNR is never reached. target: that PSNR in dB. reached: the
+    time in seconds. seeds: the factor of each seed's own curve, for the same target. note: the result as a sentence.
     """
 
     factor: float | None
@@ -141,10 +142,11 @@ class Speedup:
 
 @dataclass(frozen=True)
 class Summary:
-    """One row of the table: a policy over its seeds. memory: bytes; memory_saved: share of what `none` needs.
+    """One row of the table: a policy over its seeds.
 
-    loss_ratio_vs_none: loss over that of `none` at equal iteration, mean over the second half of the iterations that
-    both did.
+    psnr_quarter, psnr_half, psnr_end: on a grid of pixels, at shares of the budget. psnr_full: at the end, on all
+    pixels. memory: peak bytes of a step. memory_saved: the saved share of what `none` needs. loss_ratio_vs_none: loss /
+    loss of `none` at equal iteration, averaged over the second half of the iterations that both have.
     """
 
     policy: str
@@ -166,9 +168,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Setting:
-    """What every run of a benchmark shares; a resumed one must be asked for the same.
+    """The settings that all runs of a benchmark share. They must be the same when it is resumed.
 
-    scene: absolute folder or "builtin". views: held-out views evaluated.
+    scene: an absolute folder, or "builtin". views: number of held-out views that are evaluated.
     """
 
     scene: str
@@ -182,7 +184,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes that the numbers depend on; width and height of the first training image in pixels."""
+    """Sizes on which the results depend. width, height: of the first training image, in pixels."""
 
     train_images: int
     held_out_views: int
@@ -194,7 +196,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Document:
-    """All of `mining.json`. configs: the complete `TrainConfig` of every policy, as JSON."""
+    """The content of `mining.json`. configs: the complete `TrainConfig` of every policy, as JSON."""
 
     setting: Setting
     seeds: int
@@ -211,12 +213,12 @@ class Document:
 
 
 def write_document(folder: Path, document: Document) -> None:
-    """Write `mining.json` as a whole or not at all."""
+    """Write `mining.json` atomically."""
     write_json(folder / NAME, to_json(document), "write the results of the benchmark")
 
 
 def read_document(folder: Path) -> Document:
-    """What `write_document` wrote; `RunError` where that is missing, damaged or of another version."""
+    """Read `mining.json`; `RunError` if it is missing, damaged or of another version."""
     path = folder / NAME
     try:
         data: JSON = json.loads(path.read_bytes())

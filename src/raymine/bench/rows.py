@@ -1,4 +1,4 @@
-"""What benchmarks of single rows share: how they tell of their progress, and the file that they add to."""
+"""What the benchmarks `step` and `ops` share: their progress callback, and the file to which they append rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from raymine.config import to_json
 from raymine.files import resource_error
 
 StageProgress = Callable[[str, float, float], None]
-"""Told what is going on, how much of it is done and how much there is."""
+"""Called with (stage, done, total)."""
 
 
 def append_rows(path: Path | None, rows: Iterable[Any]) -> None:
-    """Add rows (dataclasses or dictionaries) to a file of JSON lines, made if there is none; nothing without a path."""
+    """Append rows (dataclasses or dictionaries) to a file of JSON lines, created if needed. No path: do nothing."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Pictures of one held-out view for the page: truth, prediction, error, and where the hard rays are."""
+"""Pictures of one held-out view for the page: truth, prediction, error, and a map of the hard rays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .probe import importance_picture
 
 FOLDER = "pictures"
 SIDE = 320
-"""Longest side of a picture in pixels; larger views are shown on a grid of their pixels."""
+"""Longest side of a picture in pixels; larger views are subsampled."""
 
 
 def write_pictures(state: TrainState, views: TrainData, folder: Path, policy: str) -> dict[str, str]:
-    """Render the middle view and write its pictures into `folder`/pictures; their file names by kind."""
+    """Render the middle view and write its pictures to `folder`/pictures; return their file names by kind."""
     index = len(views.rig) // 2
     rows, columns = _grid(views, index)
     truth, predicted = _pair(state, views, (index, rows, columns))
@@ -38,7 +38,7 @@ def write_pictures(state: TrainState, views: TrainData, folder: Path, policy: st
 
 
 def _grid(views: TrainData, index: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of a view, every n-th of them so that neither is more than `SIDE` long."""
+    """Rows and columns of a view: every n-th, so that there are at most `SIDE` of each."""
     height, width = (int(v) for v in views.images.sizes[index])
     stride = max(1, math.ceil(max(height, width) / SIDE))
     return torch.arange(stride // 2, height, stride), torch.arange(stride // 2, width, stride)
@@ -59,7 +59,7 @@ def _pair(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor])
 
 
 def _overlay(truth: np.ndarray, importance: np.ndarray) -> np.ndarray:
-    """Importance [H, W] in colour over a dim grey view; its 99th percentile and above are brightest."""
+    """Importance [H, W] in colour over a dim grey view. Values from the 99th percentile on are brightest."""
     top = float(np.percentile(importance, 99))
     amount = np.sqrt(np.clip(importance / top, 0.0, 1.0)) if top > 0 else np.zeros_like(importance)
     grey = 0.35 * truth.mean(axis=-1, keepdims=True)

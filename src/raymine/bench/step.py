@@ -1,6 +1,6 @@
-"""How quick a step is, and what it learns by when: one JSON row a policy.
+"""The step benchmark: time per step, and PSNR over training time, as one JSON row per policy.
 
-Training runs as `raymine train --max-seconds` would run it; evaluation is outside the clock.
+Training is that of `raymine train --max-seconds`. The clock does not count evaluations.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from raymine.engines.fused.engine import FusedEngine
 
 TARGETS = (30.0, 33.0, 35.0, 36.0)
-"""dB whose times are reported."""
+"""PSNR values (dB) for which the training time is reported."""
 LOOKS = (0.02, 0.03, 0.04, 0.055, 0.07, 0.09, 0.11, 0.135, 0.16, 0.2, 0.25, 0.35, 0.5, 0.625, 0.75, 0.875, 1.0)
-"""Shares of the time at which PSNR is taken: close where it climbs, since times between two looks are interpolated on a
-line, and a curve that bends is above it."""
+"""Shares of the time at which PSNR is measured: dense where it rises, because times in between are interpolated
+linearly and the true curve lies above the line."""
 
 
 @dataclass(frozen=True)
 class StepRequest:
-    """A benchmark as a user asks for it; names as in `MiningRequest`. out: a file that rows are appended to."""
+    """A step benchmark as the user asks for it; fields as in `MiningRequest`. out: a file to append rows to."""
 
     scene: str | Path
     policies: str = "hard"
@@ -67,12 +67,14 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class StepRow:
-    """psnr: (training seconds, dB over all pixels of the held-out views). reached: seconds to the `TARGETS`, by dB.
+    """One result row of the step benchmark.
 
-    stages: milliseconds of each stage of a fused step, empty for the plain one; busy: share of the wall clock that the
-    device works, None likewise. memory: peak bytes on the device, images included; None on a CPU. step_memory: what a
-    fused step holds beyond parameters, moments and images; plain_step_memory: what a plain step of the same state and
-    batch takes beyond them; both None where there is no fused step.
+    psnr: (training seconds, dB over all pixels of the held-out views). reached: seconds to each of `TARGETS`, by dB.
+    stages: milliseconds of each stage of a fused step; empty for the plain step. busy: share of the wall clock during
+    which the device works; None for the plain step. frames_per_second: views rendered per second. memory: peak bytes on
+    the device, including images; None on a CPU. step_memory: bytes of a fused step beyond parameters, moments and
+    images. plain_step_memory: the same of a plain step of the same state and batch. Both are None without a fused step.
+    ready_seconds: time to compile and load kernels.
     """
 
     benchmark: str
@@ -103,7 +105,7 @@ class StepRow:
 
 
 def bench_step(request: StepRequest, progress: StageProgress = lambda *_: None) -> list[StepRow]:
-    """Measure every policy, one after another; rows are written as they come."""
+    """Measure all policies, one after another; each row is written when it is complete."""
     names = {policy.name: policy.overrides for policy in parse_policies(request.policies)}
     prepared = prepare(
         TrainRequest(
@@ -172,7 +174,7 @@ class _StepBench:
         curve = Curve(*(np.array(part) for part in zip(*log.looks, strict=True)))
         last = log.reports[-max(1, len(log.reports) // 10) :]
         _, frames_per_second = self._psnr(engine)
-        # Last, because it leaves nothing of the state.
+        # Last, because this destroys the state.
         busy, stages = _stages(engine)
         return StepRow(
             benchmark="step",
@@ -203,7 +205,7 @@ class _StepBench:
         )
 
     def _step_memory(self, state: TrainState) -> tuple[int | None, int | None]:
-        """Bytes of a fused and of a plain step of this state, which stays as it is."""
+        """Bytes of a fused and of a plain step of this state, which does not change."""
         twin = create_state(self.config, self.data, seed=state.seed, device=self.device)
         twin.restore(state.tensors(), state.scalars())
 
@@ -217,12 +219,12 @@ class _StepBench:
         held = _fused(engine)
         if held is None:
             return None, None
-        for _ in range(2):  # what is allocated once and kept is no part of a step
+        for _ in range(2):  # allocations that are made once and kept do not count
             plain, _ = peak_bytes(lambda: train_step(twin, self.data), self.device)
         return fused - held.image_bytes, plain
 
     def _psnr(self, engine: Engine) -> tuple[float, float]:
-        """Mean PSNR over all pixels of the views, and views rendered a second."""
+        """Mean over the views of their PSNR (dB, all pixels), and views rendered per second."""
         renderer, backdrop = engine.renderer(), torch.tensor(self.background)
         scores, seconds = [], 0.0
         for index, (truth, mask) in enumerate(self.truths):
@@ -248,7 +250,7 @@ class _StepBench:
 
 
 def _fused(engine: Engine) -> FusedEngine | None:
-    """`engine` where it is the fused one. Only then may its module, which needs Triton, be imported."""
+    """`engine` if it is the fused one, else None. Only then is its module imported, which needs Triton."""
     if engine.name != "fused":
         return None
     from raymine.engines.fused.engine import FusedEngine
@@ -258,9 +260,9 @@ def _fused(engine: Engine) -> FusedEngine | None:
 
 
 def _stages(engine: Engine) -> tuple[float | None, dict[str, float]]:
-    """Share of the wall clock that the device works, and milliseconds by stage; (None, {}) for the plain engine.
+    """Share of the wall clock during which the device works, and milliseconds per stage; (None, {}) if not fused.
 
-    The state is of no use afterwards.
+    This destroys the state.
     """
     fused = _fused(engine)
     if fused is None:
@@ -283,7 +285,7 @@ def _shapes(state: TrainState, data: TrainData) -> dict[str, int]:
 
 
 def _field_shapes(state: TrainState) -> dict[str, int]:
-    """Sizes of a hash-grid field, by the names that earlier rows have."""
+    """Sizes of a hash-grid field, by the same names as in earlier rows."""
     field = state.config.field
     if not isinstance(field, HashFieldConfig):
         return {}

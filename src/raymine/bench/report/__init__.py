@@ -1,1 +1,1 @@
-"""How results of the mining benchmark are shown: a table in the terminal, and one page with figures."""
+"""Presentation of the mining benchmark: a table in the terminal, and an HTML page with figures."""

@@ -1,4 +1,4 @@
-"""`mining.html`: one page that holds everything it shows, for a screen of any size, light or dark."""
+"""`mining.html`: a self-contained page of results, for screens of any size, light or dark."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ _SENTENCES = {
     ),
     "skewness": (
         "How uneven the gradients are",
-        "Skewness of the gradient norm G over the marched samples of one batch at each moment. The more it rises in "
-        "training, the fewer samples matter, and the more there is to leave out.",
+        "Skewness of the gradient norm G over the marched samples of one batch at each evaluation. The larger it is, "
+        "the fewer samples have a large gradient, and the more samples can be left out.",
     ),
     "loss": (
         "Loss per iteration",
-        "Above, the loss of all marched rays. Below, the same over that of none at equal iteration: under 1, an "
-        "iteration teaches more. Quick steps reach further right in the same time, so their learning rate falls later.",
+        "Above, the training loss. Below, its ratio to the loss of none at equal iteration: below 1, an iteration "
+        "learns more. Faster steps reach further right in the same time, so their learning rate decays later.",
     ),
     "share": (
         "How many samples are trained on",
-        "Above, the share of marched samples that each step trains on. Below, tau: the larger, the more the gradients "
-        "sit on few samples; mining trains on about B / tau of them.",
+        "Above, the share of marched samples that each step trains on. Below, tau: the larger it is, the more the "
+        "gradients are concentrated on few samples; mining trains on about B / tau of them.",
     ),
     "picked": (
         "Which samples are picked",
-        "Above, what the trained samples of one batch are; below, how many of each kind are picked. Mining should take "
-        "the surface and leave empty space and what lies behind.",
+        "Above, the classes of the trained samples of one batch; below, the share of each class that is chosen. Mining "
+        "should choose surface samples, and leave out empty space and occluded samples.",
     ),
 }
 
 
 class PageFigure(NamedTuple):
-    """One figure: `name` is its id on the page, `says` the sentence below it, `body` its SVG or pictures."""
+    """One figure: `name` is its id on the page, `says` its caption, `body` its SVG or pictures."""
 
     name: str
     title: str
@@ -84,7 +84,7 @@ class PageFigure(NamedTuple):
 
 
 def write_page(folder: Path, document: Document) -> Path:
-    """Write `mining.html` beside the results; pictures are taken from the folder and become part of the page."""
+    """Write `mining.html` to the folder of the results. Pictures from the folder are embedded."""
     text = render_page(folder, document)
     path = folder / PAGE
     with atomic_file(path, "write the page of the benchmark") as file:
@@ -93,7 +93,7 @@ def write_page(folder: Path, document: Document) -> Path:
 
 
 def render_page(folder: Path, document: Document) -> str:
-    """The page as text."""
+    """The HTML of the page."""
     scene = Path(document.setting.scene).name
     title = f"Mining benchmark: {scene}"
     runs = f"{len(document.runs)} of {len(document.setting.policies) * document.seeds} runs"
@@ -109,7 +109,7 @@ def render_page(folder: Path, document: Document) -> str:
 
 
 def all_figures(folder: Path, document: Document) -> list[PageFigure]:
-    """Every figure that the document has data for, in reading order."""
+    """All figures for which the document has data, in reading order."""
     made = [_drawn(document, name, title, says) for name, (title, says) in _SENTENCES.items()]
     made.append(_drawn(document, "distributions", "Pixel losses and sample weights", _about_distributions(document)))
     seen = [run for run in document.runs if run.ray is not None]
@@ -130,12 +130,12 @@ def all_figures(folder: Path, document: Document) -> list[PageFigure]:
 
 
 def _about_distributions(document: Document) -> str:
-    """What to see, and how much of it lies left of the axis."""
+    """The caption of the histograms, with the share of samples that are too small to be shown."""
     parts = []
     for policy, runs in plots.groups(document):
         found = [run.looks[-1].diagnosis for run in runs if run.looks]
         below, every = sum(d.weights.below for d in found), sum(d.samples for d in found)
-        # The space may not break: a percent sign alone on a line reads badly.
+        # A no-break space keeps the percent sign on the same line.
         parts.append(f"{policy} {100 * below / max(1, every):.0f}\u00a0%")
     edge = document.runs[0].looks[-1].diagnosis.weights.edges[0] if document.runs else 0.0
     return (
@@ -204,7 +204,7 @@ def _lead(document: Document) -> str:
 
 def _table(document: Document) -> str:
     table = table_of(document)
-    # A row per figure: with the range over seeds in every cell, a column per figure would not fit a page.
+    # One row per figure: with the range over seeds in each cell, one column per figure would be too wide.
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in (table.columns[0][0], *(r[0] for r in table.rows)))
     lines = zip(table.columns[1:], *(row[1:] for row in table.rows), strict=True)
     rows = "\n".join(

@@ -1,4 +1,4 @@
-"""The figures of the page: each takes the document and returns a matplotlib figure."""
+"""The figures of the page. Each function takes the document and returns a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASS_COLOURS = {"empty": "#8d99a6", "surface": "#1f9d63", "occluded": "#7d72e0"
 
 
 def groups(document: Document) -> Iterator[tuple[str, list[BenchRun]]]:
-    """Policies that have runs, in order, with their runs."""
+    """The policies that have runs, in order, with their runs."""
     for policy in document.setting.policies:
         runs = [run for run in document.runs if run.policy == policy]
         if runs:
@@ -29,7 +29,7 @@ def groups(document: Document) -> Iterator[tuple[str, list[BenchRun]]]:
 
 
 def _line(document: Document, axes: Axes, policy: str, x: np.ndarray, lines: Sequence[np.ndarray]) -> None:
-    """The mean of `lines` (one per seed) over x, with their range as a band."""
+    """Plot the mean of `lines` (one per seed) over x, with their range as a band."""
     names = document.setting.policies
     colour, every = colour_of(names, policy), np.array(lines)
     axes.plot(x, every.mean(axis=0), color=colour, linestyle=dash_of(names, policy), label=policy)
@@ -52,7 +52,7 @@ def psnr(document: Document) -> Figure:
 
 
 def loss(document: Document) -> Figure:
-    """Loss per iteration, and over that of `none`."""
+    """Loss per iteration, and its ratio to the loss of `none`."""
     figure, (upper, lower) = new_figure(2, sharex=True)
     found = dict(groups(document))
     for policy, runs in found.items():
@@ -135,7 +135,7 @@ def distributions(document: Document) -> Figure:
 
 
 def picked(document: Document) -> Figure:
-    """What the trained samples are, and how many of each kind are picked."""
+    """The classes of the trained samples, and the share of each class that is chosen."""
     found = [(policy, [run.looks[-1] for run in runs if run.looks]) for policy, runs in groups(document)]
     figure, (upper, lower) = new_figure(2, height=2.0 + 0.3 * len(found))
     for row, (_, looks) in enumerate(found):
@@ -202,7 +202,7 @@ def _count(looks: Sequence[Look], kind: str, which: str) -> int:
 def _over_time(
     document: Document, axes: Axes, policy: str, runs: Sequence[BenchRun], value: Callable[[Look], float]
 ) -> None:
-    """A number of every look over training seconds; seeds look at slightly different times, so it is interpolated."""
+    """Plot a value of each evaluation over training seconds. It is interpolated, because times differ between seeds."""
     runs = [run for run in runs if run.looks]
     if not runs:
         return
@@ -222,7 +222,7 @@ def _steps(document: Document, axes: Axes, policy: str, found: Sequence[Histogra
 
 
 def _plain(axes: Axes, x: str, y: str, *, legend: bool = True) -> None:
-    """Labels, and a legend above the panel, where it can hide nothing."""
+    """Set the labels, and put a legend above the panel, where it hides nothing."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if legend and axes.get_legend_handles_labels()[1]:

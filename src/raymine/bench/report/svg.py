@@ -1,4 +1,4 @@
-"""matplotlib figures as inline SVG that follows the page: its text colour, its grid colour, its width."""
+"""matplotlib figures as inline SVG, with the text colour, the grid colour and the width of the page."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Drawn in colours that nothing else has, and replaced by what the page's colour scheme says.
+# Placeholder colours, which nothing else has. They are replaced by the colours of the page.
 INK, GRID = "#010203", "#040506"
 
 COLOURS = ("#2f86d1", "#e07b00", "#1f9d63", "#c25fc9", "#d5485f", "#1aa0a8", "#8a7a2e", "#7d72e0")
-"""Told apart by most colour-blind readers, and readable on white and on near-black."""
+"""Distinguishable for most colour-blind readers, and readable on white and on near-black."""
 
 DASHES = ("-", "--", "-.", ":")
 WIDTH, HEIGHT = 5.4, 3.3
-"""Inches. Small on purpose: text in an SVG shrinks with it, and a phone shows the whole width."""
+"""Inches. Small on purpose: a phone scales the SVG to its width, and the text with it."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -55,7 +55,7 @@ def new_figure(rows: int = 1, *, height: float = HEIGHT, sharex: bool = False) -
 
 
 def to_svg(draw: Callable[[], Figure], name: str, label: str) -> str:
-    """What `draw` draws as an <svg> element, in the style of the page; `name` keeps ids apart from other figures'."""
+    """The figure of `draw` as an <svg> element in the style of the page. `name` makes its ids unique on the page."""
     import matplotlib
 
     text = io.StringIO()

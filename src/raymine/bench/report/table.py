@@ -1,4 +1,4 @@
-"""The table of a mining benchmark, as text: the terminal and the page show the same cells."""
+"""The result table of a mining benchmark as text. The terminal and the page show the same cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DASH = "–"
 
 
 class Table(NamedTuple):
-    """columns [n] as (title, what it means); rows of n cells each, the first of which is the policy."""
+    """columns: n pairs (title, meaning). rows: n cells each, of which the first is the policy."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[str, ...], ...]
@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
 
 def table_of(document: Document) -> Table:
-    """One row per policy. `notes` say in sentences what the speed-ups mean, or why there is none."""
+    """One row per policy. `notes` explain the speed-ups in sentences."""
     budget = document.setting.seconds
     columns = (
         ("policy", "which samples are trained on"),
@@ -31,10 +31,10 @@ def table_of(document: Document) -> Table:
         ("rays/step", "at the end of training"),
         ("b/B", "trained / marched samples, over the last tenth of the steps"),
         ("MiB/step", "peak memory that one step allocates"),
-        ("saved", "of the memory that none needs for the same batch"),
-        ("x none", "how much sooner it has the PSNR that none ends with"),
-        ("x prune", "how much sooner it has the PSNR that prune ends with"),
-        ("loss/none", "loss over that of none at equal iteration, second half"),
+        ("saved", "share of the memory that none needs for the same batch"),
+        ("x none", "how much sooner it reaches the final PSNR of none"),
+        ("x prune", "how much sooner it reaches the final PSNR of prune"),
+        ("loss/none", "loss / loss of none at equal iteration, mean over the second half"),
     )
     rows = tuple(_row(summary) for summary in document.summaries)
     speedups = [s for row in document.summaries for s in (row.speedup_vs_none, row.speedup_vs_prune) if s is not None]
@@ -64,7 +64,7 @@ def _decimals(count: int) -> Callable[[float], str]:
 
 
 def _cell(stat: Stat | None, text: Callable[[float], str]) -> str:
-    """A mean, with the range over seeds behind it where there is one."""
+    """A mean, followed by the range over seeds if it is not a single value."""
     if stat is None:
         return DASH
     spread = f" ({text(stat.low)}{DASH}{text(stat.high)})" if text(stat.low) != text(stat.high) else ""
