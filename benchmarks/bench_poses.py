@@ -24,8 +24,8 @@ from raymine import recipes
 from raymine.bench.measure import Hooks, train_for
 from raymine.config import replace_fields
 from raymine.contracts import Scene
+from raymine.evaluate.quick import quick_psnr
 from raymine.experiment.prepare import evaluation_frames, open_data
-from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON
 from raymine.rundir import describe_environment
 from raymine.scenes.builtin import builtin_scene

@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,8 +31,6 @@ from raymine.errors import ConfigError, renamed_options
 from raymine.evaluate import Evaluation
 from raymine.experiment import (
     LoadedRun,
-    Observers,
-    ProgressObserver,
     RunResult,
     SilentObserver,
     StartInfo,
@@ -41,6 +38,7 @@ from raymine.experiment import (
     choose_frames,
     load_run,
     score_frames,
+    train_with_progress,
 )
 from raymine.experiment import train as train_request
 from raymine.export.video import PictureKind
@@ -110,7 +108,7 @@ def train(
             command=("raymine.train",),
             allow=(allow,) if isinstance(allow, str) else tuple(allow),
         )
-        result = _train_showing(request) if progress else train_request(request)
+        result = train_with_progress(request, _Told()) if progress else train_request(request)
         if result.status == "stopped":
             raise _stopped(result)
         return load(result.run, device=device, allow=request.packages)
@@ -268,26 +266,15 @@ class Run:
         return self.scene.cameras[index]
 
 
-class _Warnings(SilentObserver):
-    """Prints the warnings about the scene."""
+class _Told(SilentObserver):
+    """Prints which engine trains, where it is not the fast one, and the warnings about the scene."""
 
     def on_start(self, info: StartInfo) -> None:
+        for sentence in info.notes:
+            if sentence.startswith("Engine:"):
+                print(sentence, file=sys.stderr)
         for sentence in info.warnings:
             print(f"warning: {sentence}", file=sys.stderr)
-
-
-def _train_showing(request: TrainRequest) -> RunResult:
-    """Train with progress on stderr."""
-    bar = ProgressObserver()
-    try:
-        if str(request.scene) == "builtin":
-            from raymine.scenes.builtin import builtin_scene
-
-            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
-            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
-        return train_request(request, observer=Observers([_Warnings(), bar]), progress=bar.loading)
-    finally:
-        bar.close()
 
 
 def _stopped(result: RunResult) -> BaseException:

@@ -14,13 +14,13 @@ from raymine import checkpoint
 from raymine.config import Schedule, to_json
 from raymine.contracts import Rays, Rendered, StepReport
 from raymine.errors import CheckpointError
+from raymine.evaluate.quick import EvalSplit, QuickScore
 from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
 from raymine.experiment.journal import Journal
 from raymine.experiment.loop import Loop, LoopSetup
 from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
-from raymine.experiment.quick import EvalSplit, QuickScore
 from raymine.experiment.request import RunResult
 from raymine.rundir import Environment, Manifest, RunDir
 

@@ -21,10 +21,10 @@ from raymine.contracts import Scene
 from raymine.engines import engine_for, renderer_for
 from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError, option
 from raymine.evaluate import evaluate_views
+from raymine.evaluate.quick import quick_psnr
 from raymine.experiment import TrainRequest, evaluation_frames, open_data, warm_up
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
-from raymine.experiment.quick import quick_psnr
 from raymine.files import JSON, remove_stale_temps, resource_error
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug

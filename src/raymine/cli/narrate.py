@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from raymine.experiment import (
-    Observers,
-    ProgressObserver,
     RunResult,
     SilentObserver,
     StartInfo,
     TrainRequest,
-    train,
+    train_with_progress,
 )
 from raymine.kernels import dispatch
-from raymine.scenes.builtin import builtin_scene
 
 from . import output
 
@@ -42,11 +37,4 @@ def backend_sentence(device: str) -> str:
 
 def narrated_train(request: TrainRequest) -> RunResult:
     """Train, with messages and progress on stderr."""
-    bar = ProgressObserver(console=output.messages())
-    try:
-        if str(request.scene) == "builtin":
-            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
-            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
-        return train(request, observer=Observers([Narrator(), bar]), progress=bar.loading)
-    finally:
-        bar.close()
+    return train_with_progress(request, Narrator(), output.messages())

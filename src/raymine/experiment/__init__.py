@@ -16,6 +16,7 @@ from .prepare import evaluation_frames as evaluation_frames
 from .prepare import open_data as open_data
 from .prepare import resolve_device as resolve_device
 from .progress import ProgressObserver as ProgressObserver
+from .progress import train_with_progress as train_with_progress
 from .request import RunResult as RunResult
 from .request import TrainRequest as TrainRequest
 from .runner import train as train

@@ -18,6 +18,7 @@ from raymine import checkpoint
 from raymine.config import Schedule
 from raymine.contracts import Renderer, StepReport
 from raymine.errors import CheckpointError, TrainingError
+from raymine.evaluate.quick import QuickScore
 from raymine.files import JSON
 from raymine.rundir import RunDir
 
@@ -25,7 +26,6 @@ from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .journal import Journal
 from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
-from .quick import QuickScore
 from .request import RunResult
 from .signals import StopSignals
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from raymine.contracts import Renderer
+from raymine.evaluate.quick import EvalSplit
 from raymine.files import JSON
 
-from .quick import EvalSplit
 from .request import RunResult
 
 

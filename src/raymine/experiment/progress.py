@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
 from raymine.progress_bar import ProgressBar, text_column
+from raymine.scenes.builtin import builtin_scene
 
-from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
+from .observers import EvalInfo, Event, Observer, Observers, SilentObserver, StartInfo, StepInfo
 from .prepare import KERNELS
-from .request import RunResult
+from .request import RunResult, TrainRequest
+from .runner import train
 
 Mode = Literal["auto", "live", "plain", "quiet"]
 # Seconds of training between two plain lines.
@@ -137,3 +140,15 @@ def _clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def train_with_progress(request: TrainRequest, observer: Observer, console: Console | None = None) -> RunResult:
+    """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar."""
+    bar = ProgressObserver(console=console)
+    try:
+        if str(request.scene) == "builtin":
+            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
+            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
+        return train(request, observer=Observers([observer, bar]), progress=bar.loading)
+    finally:
+        bar.close()

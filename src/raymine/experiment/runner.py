@@ -14,6 +14,7 @@ from raymine.config import RunConfig, allowing, differences, identity, model_dig
 from raymine.contracts import Scene
 from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError, option
+from raymine.evaluate.quick import EvalSplit, QuickScore, quick_psnr
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
@@ -27,7 +28,6 @@ from .manifest_writer import ManifestWriter
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
-from .quick import EvalSplit, QuickScore, quick_psnr
 from .request import RunResult, TrainRequest
 
 WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]

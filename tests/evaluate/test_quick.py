@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Bounds, Rays, Rendered
-from raymine.experiment import quick
+from raymine.evaluate import quick
 from raymine.step import TrainData
 
 
