@@ -24,7 +24,7 @@ from raymine.cameras import look_at
 from raymine.cli import main
 from raymine.contracts import Camera
 from raymine.errors import ConfigError, RaymineError, RunError
-from raymine.experiment import RunResult, TrainRequest
+from raymine.experiment import ProgressObserver, RunResult, TrainRequest
 from raymine.scenes import builtin
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -223,13 +223,13 @@ def test_stopped_training_raises_keyboard_interrupt_or_system_exit(
 
 
 def test_an_interrupted_run_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = api.ProgressObserver.on_step
+    real = ProgressObserver.on_step
 
     def interrupt(self: Any, info: Any) -> None:
         real(self, info)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(api.ProgressObserver, "on_step", interrupt)
+    monkeypatch.setattr(ProgressObserver, "on_step", interrupt)
     with pytest.raises(KeyboardInterrupt, match="stopped at step 16"):
         raymine.train(
             "builtin", steps=40, downscale=4, device="cpu", out="r", overrides={"batch.samples": 256}, progress=True
