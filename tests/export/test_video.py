@@ -47,7 +47,7 @@ def test_invalid_frames_or_fps_raise_and_leave_no_file(tmp_path: Path) -> None:
     target = tmp_path / "x.mp4"
     with pytest.raises(ConfigError, match="no frame to write"):
         write_mp4([], target)
-    with pytest.raises(ConfigError, match=r"--fps must be between 0.1 and 1000, got 0"):
+    with pytest.raises(ConfigError, match=r"`fps` must be between 0.1 and 1000, got 0"):
         write_mp4([np.zeros((4, 4, 3), np.uint8)], target, fps=0)
     with pytest.raises(ConfigError, match=r"Frame 1 has shape \(6, 4, 3\), the first one \(4, 4, 3\)"):
         write_mp4([np.zeros((4, 4, 3), np.uint8), np.zeros((6, 4, 3), np.uint8)], target)

@@ -81,11 +81,14 @@ class Optimiser:
             for group in owner.groups()
             for name, value in group.parameters.items()
         ]
-        if len({id(value) for _, value, _ in members}) < len(members):
-            raise ConfigError(
-                f"a parameter is in two groups: {', '.join(sorted(name for name, *_ in members))}.",
-                hint="Each parameter belongs to one group of one part.",
-            )
+        owners: dict[int, str] = {}
+        for name, value, _ in members:
+            if id(value) in owners:
+                raise ConfigError(
+                    f"a parameter is in two groups, as `{owners[id(value)]}` and as `{name}`.",
+                    hint="Each parameter belongs to one group of one part.",
+                )
+            owners[id(value)] = name
         self.parameters: dict[str, nn.Parameter] = {name: value for name, value, _ in members}
         self._groups = {name: group for name, _, group in members}
         self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items() if self._beta1(name) > 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from raymine.contracts import Group, Part, Scalars
@@ -75,8 +74,3 @@ def part_of(thing: object) -> Part:
     if all(hasattr(thing, name) for name in ("groups", "tensors", "scalars", "restored")):
         return cast("Part", thing)
     return TensorsPart(thing)
-
-
-def device_of(part: Part) -> torch.device | None:
-    """The device of a part's tensors; None if it has none."""
-    return next((value.device for value in part.tensors().values()), None)
