@@ -33,8 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
+@pytest.fixture(scope="session")
+def _numba_ready() -> None:
+    """Let Numba register NumPy's functions, which it does at its first compilation, before any of them is replaced."""
+    numba.njit(lambda: np.empty(1).sum() + np.full(1, 0).sum() + np.empty_like(np.zeros(1)).sum())()
+
+
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+def poisoned(_numba_ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill uninitialised NumPy and torch memory with NaN (or a large integer, or True), so that elements that are never
     written show up."""
 

@@ -56,7 +56,11 @@ class Intrinsics:
 
 
 def _focal(size: int, angle: float | None) -> float | None:
-    return None if angle is None else float(0.5 * size / np.tan(0.5 * angle))
+    """Pixels; infinite for an angle of 0, which the check of the camera then refuses."""
+    if angle is None:
+        return None
+    slope = float(np.tan(0.5 * angle))
+    return 0.5 * size / slope if slope else float("inf")
 
 
 @dataclass(frozen=True)
