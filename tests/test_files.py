@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ResourceError
-from raymine.files import atomic_file, finite_or_none, is_temp, remove_stale_temps, write_json
+from raymine.files import (
+    UnreadableFile,
+    atomic_file,
+    finite_or_none,
+    is_temp,
+    parse_json,
+    read_json,
+    remove_stale_temps,
+    write_json,
+)
 
 
 def test_write_replaces_the_whole_file_and_leaves_no_temporary(tmp_path: Path) -> None:
@@ -110,3 +119,50 @@ def test_write_into_a_missing_folder_raises_and_does_not_create_it(tmp_path: Pat
     with pytest.raises(ResourceError, match="Cannot write a"):
         write_json(folder / "a.json", {}, "write a")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b'{"a": 1', "cut short"),
+        (b"", "cut short"),
+        (b'{"a" 1}', "not valid JSON at line 1, column 6"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 3000 + b"1" + b"}" * 3000, "nested too deeply"),
+    ],
+)
+def test_damaged_json_is_described(data: bytes, what: str) -> None:
+    with pytest.raises(UnreadableFile, match=what):
+        parse_json(data)
+
+
+def test_json_with_a_byte_order_mark_and_huge_integers_is_read() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    assert parse_json(b"9" * 5000) == math.inf
+    assert parse_json(b"-" + b"9" * 30) == -1e30
+    for exact in (2**63, -(2**63), 2**64 - 1, 0):
+        read = parse_json(str(exact).encode())
+        assert read == exact
+        assert isinstance(read, int)
+
+
+def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, what in (
+        ("pipe", "is a pipe"),
+        ("loop", "cannot be opened"),
+        ("missing", "No such file"),
+        ("x" * 300, "too long"),
+        ("a\0b", "name is not valid"),
+    ):
+        with pytest.raises(UnreadableFile, match=what):
+            read_json(tmp_path / name)
+    with pytest.raises(UnreadableFile, match="irectory"):
+        read_json(tmp_path)
+    with pytest.raises(UnreadableFile, match="is a device"):
+        read_json(Path("/dev/zero"))
+    (tmp_path / "long").write_text("[" + "1," * 100 + "1]")
+    with pytest.raises(UnreadableFile, match="has 203 bytes; at most 100"):
+        read_json(tmp_path / "long", largest=100)

@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON, file locks, and error messages for a full disk or missing permissions.
+"""Atomic file writes, one reader for JSON files, file locks, and error messages for a full disk or missing permissions.
 
 A file is written next to its target under a temporary name, flushed to disk and renamed over the target. So a reader
 finds the old content or the new content, never a part of it, even if the writer was killed. Imports only `errors`.
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,75 @@ def json_bytes(value: JSON) -> bytes:
     except UnicodeEncodeError:
         # A file name that is not valid UTF-8 contains lone surrogates, which JSON can hold only as escapes.
         return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+class UnreadableFile(Exception):
+    """A file whose content cannot be used. `what` completes a sentence that begins with the file's name.
+
+    For instance "is cut short: the JSON ends at line 3, column 1." Callers turn it into an error of their own kind.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+def read_file(path: Path, *, largest: int | None = None) -> bytes:
+    """The bytes of a regular file. Raises `UnreadableFile` for anything else, and never waits.
+
+    A pipe or a device is refused, since reading one may never end. largest: the most bytes to accept.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise UnreadableFile(f"cannot be opened: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise UnreadableFile(f"cannot be opened: its name is not valid ({error}).") from error
+    try:
+        with open(descriptor, "rb", buffering=0) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise UnreadableFile(f"is {_kind(state.st_mode)}, not a file.")
+            if largest is not None and state.st_size > largest:
+                raise UnreadableFile(f"has {state.st_size} bytes; at most {largest} are read.")
+            return file.readall()
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror or error}.") from error
+
+
+def _kind(mode: int) -> str:
+    """What a path is that is not a regular file."""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def parse_json(data: bytes) -> JSON:
+    """The value of a JSON document in UTF-8, with or without a byte order mark. Raises `UnreadableFile`.
+
+    Integers beyond 64 bits become floats, possibly infinite: no reader has to expect numbers of thousands of digits.
+    """
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_int=_parse_int)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        cut = error.pos >= len(error.doc.rstrip())
+        what = f"is cut short: the JSON ends at {place}." if cut else f"is not valid JSON at {place}: {error.msg}."
+        raise UnreadableFile(what) from error
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"is not text: byte {error.start} is not UTF-8.") from error
+    except RecursionError as error:
+        raise UnreadableFile("is not a document that raymine can read: its JSON is nested too deeply.") from error
+
+
+def read_json(path: Path, *, largest: int | None = None) -> JSON:
+    """The value of the JSON document in a file, by `read_file` and `parse_json`: the only reader of JSON files."""
+    return parse_json(read_file(path, largest=largest))
+
+
+def _parse_int(text: str) -> int | float:
+    value = int(text) if len(text) <= 20 else 2**64
+    return value if -(2**63) <= value < 2**64 else float(text)
 
 
 def write_json(path: Path, value: JSON, what: str, *, hint: str | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raymine.contracts import CameraModel
+from raymine.files import UnreadableFile, read_json
 from raymine.scenes.parsed import Intrinsics, Parsed
 
 _OPENCV_NAMES = {"OPENCV", "SIMPLE_RADIAL", "RADIAL", "PERSPECTIVE", "PINHOLE", "SIMPLE_PINHOLE"}
@@ -22,22 +22,14 @@ def read_object(path: Path, parsed: Parsed) -> dict[str, Any] | None:
     """The JSON object in a file. If there is none, records a problem and returns None."""
     name = path.name
     try:
-        document = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        cut = error.pos >= len(error.doc.rstrip())
-        what = f"is cut short: the JSON ends at {place}." if cut else f"is not valid JSON at {place}: {error.msg}."
-        parsed.error(name, what, "Write the file again, or restore it from where it came from.", "json")
-    except UnicodeDecodeError as error:
-        what = f"is not text: byte {error.start} is not UTF-8."
-        parsed.error(name, what, "Restore the file from where it came from.", "json")
-    except OSError as error:
-        parsed.error(name, f"cannot be opened: {error.strerror}.", "Check its permissions.", "json")
-    else:
-        if isinstance(document, dict):
-            return document
-        what = f"holds a JSON {type(document).__name__}, not an object with `frames`."
-        parsed.error(name, what, "Put a transforms file in its place.", "json")
+        document = read_json(path)
+    except UnreadableFile as error:
+        parsed.error(name, error.what, "Write the file again, or restore it from where it came from.", "json")
+        return None
+    if isinstance(document, dict):
+        return document
+    what = f"holds a JSON {type(document).__name__}, not an object with `frames`."
+    parsed.error(name, what, "Put a transforms file in its place.", "json")
     return None
 
 
