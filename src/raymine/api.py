@@ -67,6 +67,7 @@ def train(
     mining: str | None = None,
     pixels: str | None = None,
     hold_out: int = 0,
+    threads: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     progress: bool = True,
     allow: str | Collection[str] = (),
@@ -81,6 +82,7 @@ def train(
     resume: continue the run in `out`.
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     hold_out: take this many training views out of training; only they may select a best checkpoint.
+    threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     overrides: settings of the recipe's config to replace, by dotted name.
     progress: show progress on stderr.
     allow: packages from which the config may use classes. They are imported, which runs their code.
@@ -100,6 +102,7 @@ def train(
             device=device,
             downscale=downscale,
             hold_out=hold_out,
+            threads=threads,
             overrides={
                 **({} if mining is None else policy_overrides(mining)),
                 **({} if pixels is None else {"pixels.policy": pixels}),

@@ -263,3 +263,25 @@ def test_train_request_validates_its_arguments() -> None:
     for wrong in ({"steps": 0}, {"max_seconds": 0.0}, {"max_seconds": math.inf}, {"downscale": 0}, {"seed": -1}):
         with pytest.raises(ConfigError, match=f"`{next(iter(wrong))}` must"):
             TrainRequest("builtin", **wrong)  # type: ignore[arg-type]
+
+
+def test_resumed_run_keeps_its_number_of_threads_unless_told_otherwise(tmp_path: Path, scene: Path) -> None:
+    def resumed(out: str, **changes: object) -> tuple[str, ...]:
+        train(request(scene, tmp_path / out, threads=2), observer=StopAt(16))
+        starts = Starts()
+        train(request(scene, tmp_path / out, resume=True, **changes), observer=starts)
+        return starts.seen[0].warnings
+
+    began = "began with 2 threads and continues"
+    assert any(f"{began} with as many" in told and "`threads=1`" in told for told in resumed("kept"))
+    assert any(f"{began} with 1:" in told for told in resumed("changed", threads=1))
+    assert not any("threads" in told for told in resumed("same", threads=2))
+    attempts = RunDir.open(tmp_path / "changed").read_manifest().attempts
+    assert [attempt.environment.threads for attempt in attempts] == [2, 1]
+    assert torch.get_num_threads() == 1
+
+
+def test_impossible_number_of_threads_is_refused(tmp_path: Path, scene: Path) -> None:
+    for count in (0, -1, 2000):
+        with pytest.raises(ConfigError, match="`threads` must be between 1 and 1024"):
+            request(scene, tmp_path / "run", threads=count)

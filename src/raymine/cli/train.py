@@ -43,6 +43,8 @@ class Train:
     steps. 0 is off."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to train on; auto is a CUDA GPU where there is one, else the CPU."""
+    threads: int | None = None
+    """Threads of a run on the CPU. All cores if not given; a resumed run keeps the number that it began with."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False
@@ -78,6 +80,7 @@ class Train:
             device=self.device,
             downscale=self.downscale,
             hold_out=self.hold_out,
+            threads=self.threads,
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),

@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from raymine.kernels.threads import mean
+
 WINDOW = 11
 SIGMA = 1.5
 _C1 = 0.01**2
@@ -32,7 +34,7 @@ def psnr(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
         squared = squared[mask.bool()]
     if squared.numel() == 0:
         return math.nan
-    mse = float(squared.mean())
+    mse = float(mean(squared))
     return math.inf if mse == 0.0 else -10.0 * math.log10(mse)
 
 
@@ -55,9 +57,9 @@ def ssim(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
     structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
     values = luminance * structure  # [C, H - size + 1, W - size + 1]
     if mask is None:
-        return float(values.mean())
+        return float(mean(values))
     whole = _windows_without_hole(mask, size)
-    return float(values[:, whole].mean()) if bool(whole.any()) else math.nan
+    return float(mean(values[:, whole])) if bool(whole.any()) else math.nan
 
 
 def _gaussian(size: int, device: torch.device) -> Tensor:

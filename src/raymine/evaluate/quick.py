@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from raymine.contracts import Renderer
+from raymine.kernels.threads import mean
 from raymine.step import TrainData
 
 # Rays of one quick evaluation over all views: about a second on two cores, for images of any size.
@@ -58,5 +59,5 @@ def _psnr_of(
     kept = weight > 0
     if not bool(kept.any()):
         return math.nan
-    error = float(((colour - truth)[kept] ** 2).mean())
+    error = float(mean((colour - truth)[kept] ** 2))
     return -10.0 * math.log10(max(error, 1e-10))

@@ -32,6 +32,8 @@ class TrainRequest:
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
+    threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
+        may depend on it (`kernels/threads.py`).
     command: the command line, recorded in the manifest.
     allow: packages from which a stored config or an override may use classes. They are imported.
     """
@@ -49,6 +51,7 @@ class TrainRequest:
     overrides: Mapping[str, JSON] = field(default_factory=dict)
     evaluate_views: int = 8
     replay: Replay | None = None
+    threads: int | None = None
     runs_root: Path = Path("runs")
     command: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -70,6 +73,8 @@ class TrainRequest:
             raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
         if self.hold_out < 0:
             raise ConfigError(f"{option('hold_out')} must be 0 or more views, got {self.hold_out}.")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError(f"{option('threads')} must be between 1 and 1024, got {self.threads}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
 

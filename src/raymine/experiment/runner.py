@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from raymine.contracts import Scene
 from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError, option
 from raymine.evaluate.quick import EvalSplit, QuickScore, quick_psnr
+from raymine.kernels.threads import using_threads
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
@@ -67,13 +68,41 @@ def train(
                 stored = run.read_config()
             prepared = prepare(request, stored)
             _require_same_run(run, prepared, stored)
+            told = stack.enter_context(_threads(request, prepared, run.read_manifest().environment.threads))
             work = _make_ready(prepared, progress, warmup, stack)
             _require_same_images(run, work)
         else:
             prepared = prepare(request)
+            told = stack.enter_context(_threads(request, prepared, None))
             work = _make_ready(prepared, progress, warmup, stack)
             run = stack.enter_context(_create(request, work))
-        return _train_in(run, work, request, observer)
+        return _train_in(run, work, request, observer, told)
+
+
+@contextlib.contextmanager
+def _threads(request: TrainRequest, prepared: Prepared, recorded: int | None) -> Iterator[tuple[str, ...]]:
+    """Use the threads of a CPU run within the block. Yields warnings about their number.
+
+    recorded: the number with which a resumed run began. It stays, because matrix products may depend on it.
+    """
+    if prepared.device.type != "cpu":
+        yield ()
+        return
+    here = torch.get_num_threads()
+    count = request.threads or recorded or here
+    told: tuple[str, ...] = ()
+    if recorded is not None and count != recorded:
+        told = (
+            f"This run began with {recorded} threads and continues with {count}: its result may differ in the last "
+            f"bits from that of an uninterrupted run.",
+        )
+    elif request.threads is None and count != here:
+        told = (
+            f"This run began with {count} threads and continues with as many, to give the bits of an uninterrupted "
+            f"run. To use the {here} of this machine: {option('threads', here)}.",
+        )
+    with using_threads(count):
+        yield told
 
 
 @dataclass(frozen=True)
@@ -190,7 +219,9 @@ def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
     return _Restored(loop, (*events, Event("resume", f"resumed from step {found.step}", found.step)))
 
 
-def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observer) -> RunResult:
+def _train_in(
+    run: RunDir, work: _Work, request: TrainRequest, observer: Observer, warnings: tuple[str, ...]
+) -> RunResult:
     """Train in a locked folder. Its manifest is correct afterwards, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
@@ -217,7 +248,7 @@ def _train_in(run: RunDir, work: _Work, request: TrainRequest, observer: Observe
             on_checkpoint=lambda loop: manifest_writer.update(state.step, loop),
         )
         observers = Observers([journal, observer])
-        observers.on_start(_start_info(run, work, state.step, restored.loop))
+        observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))
         for event in (*restored.events, *_repair_events(journal, state.step)):
             observers.on_event(event)
         with memory_errors(device):
@@ -244,10 +275,10 @@ def _nothing() -> None:
     return None
 
 
-def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState) -> StartInfo:
+def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: tuple[str, ...]) -> StartInfo:
     prepared = work.prepared
     config, scene, engine = prepared.config, prepared.scene, work.engine
-    notes, warnings = scene.decisions, scene.warnings
+    notes, warnings = scene.decisions, (*scene.warnings, *warnings)
     # Someone who trains on CUDA should know when it is not the fast path that runs, and why.
     if prepared.device.type == "cuda" and engine.name != "fused":
         notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")

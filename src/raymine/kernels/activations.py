@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels.threads import sigmoid
 
 Kind = Literal["exp", "softplus", "relu", "sigmoid"]
 
@@ -62,7 +63,7 @@ class Activation:
             return torch.exp(shifted)
         if self.kind == "softplus":
             return torch.nn.functional.softplus(shifted)
-        return torch.relu(shifted) if self.kind == "relu" else torch.sigmoid(shifted)
+        return torch.relu(shifted) if self.kind == "relu" else sigmoid(shifted)
 
 
 @dataclass(frozen=True)

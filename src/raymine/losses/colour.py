@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raymine.contracts import LossView, Reads
 from raymine.errors import ConfigError
+from raymine.kernels.threads import total
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class ColourLoss:
         else:
             size = error.abs()
             each = torch.where(size <= self.delta, 0.5 * squared, self.delta * (size - 0.5 * self.delta))
-        return (each * channel_share(weight)).sum()
+        return total(each * channel_share(weight))
 
 
 def channel_share(weight: Tensor) -> Tensor:
     """[R, 1]: the weight of one channel of each ray in the mean over rays and channels, given ray weights [R]."""
-    return weight[:, None] / (3.0 * weight.sum().clamp_min(1.0))
+    return weight[:, None] / (3.0 * total(weight).clamp_min(1.0))
 
 
 def squared_errors(predicted: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Mean squared error [] over rays and channels, weighted by [R], and that of each ray [R], unweighted. No graph."""
     squared = (predicted - target).detach().square()
-    return (squared * channel_share(weight)).sum(), squared.mean(1)
+    return total(squared * channel_share(weight)), squared.mean(1)

@@ -27,6 +27,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from raymine.kernels.threads import total
+
 
 def norms(gradient: Tensor) -> Tensor:
     """Gradients [B, C] -> norms G [B] float32. A non-finite norm becomes 0, so that such a sample is never drawn."""
@@ -36,13 +38,13 @@ def norms(gradient: Tensor) -> Tensor:
 
 def probabilities(size: Tensor) -> Tensor:
     """Norms G [B] -> p [B]; all 0 if every G is 0."""
-    total = size.sum()
-    return size / torch.where(total > 0, total, torch.ones_like(total))
+    every = total(size)
+    return size / torch.where(every > 0, every, torch.ones_like(every))
 
 
 def concentration(p: Tensor, marched: int) -> Tensor:
     """tau [] of `marched` samples; samples that are not in `p` count with p = 0. Returns 0 if every p is 0."""
-    return (p.square().sum() * marched).sqrt()
+    return (total(p.square()) * marched).sqrt()
 
 
 def poisson(p: Tensor, budget: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

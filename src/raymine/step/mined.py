@@ -32,6 +32,7 @@ from raymine.contracts import (
     Selection,
 )
 from raymine.kernels.judge.op import judge
+from raymine.kernels.threads import total
 from raymine.mining import output_gradients
 from raymine.mining.draw import norms
 from raymine.render import first_pass, query_points, take, visible_samples
@@ -112,8 +113,8 @@ def objective_gradients(
         return by_autograd(objective, output, samples, scale)
     wanted, stop = objective.wanted, state.config.mining.stop
     found = judge(output.colour, output.density, samples, wanted, colour.threshold, stop)
-    mse = (found.error * wanted.weight).sum() / wanted.weight.sum().clamp_min(1)
-    return OutputGradients(found.gradient, found.size, LossReport(found.loss.sum(), mse, found.error))
+    mse = total(found.error * wanted.weight) / total(wanted.weight).clamp_min(1)
+    return OutputGradients(found.gradient, found.size, LossReport(total(found.loss), mse, found.error))
 
 
 def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0) -> OutputGradients:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from raymine.contracts import Group, Part, Scalars
 from raymine.errors import ConfigError
 from raymine.kernels.adam.op import Rates, update, update_rows
+from raymine.kernels.threads import total
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Optimiser:
         joined = {name for block in self._blocks if block.grad is not None for name in block.names}
         grads = [p.grad for name, p in self.parameters.items() if p.grad is not None and name not in joined]
         grads += [block.grad for block in self._blocks if block.grad is not None]
-        sums = (grad._values().sum() if grad.is_sparse else grad.sum() for grad in grads)
+        sums = (total(grad._values() if grad.is_sparse else grad) for grad in grads)
         return torch.isfinite(sum(sums, loss.detach()))
 
     def clear(self) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from raymine.errors import ConfigError
 from raymine.kernels.composite.op import visible
 from raymine.kernels.packed import Samples, pack_counts
+from raymine.kernels.threads import mean
 from raymine.kernels.traverse.op import Grids, Stride, traverse
 from raymine.toolkit.occupancy_update import AtPoints as AtPoints
 from raymine.toolkit.occupancy_update import Visit, above_limit, update_values
@@ -104,7 +105,7 @@ class OccupancyEstimator(torch.nn.Module):
         if ask is None or not (early_stop > 0 or alpha_threshold > 0):
             return samples
         # The mean waits for the device, and is only needed if there is a threshold.
-        faint = min(alpha_threshold, float(self.occupancies.mean())) if alpha_threshold > 0 else 0.0
+        faint = min(alpha_threshold, float(mean(self.occupancies))) if alpha_threshold > 0 else 0.0
         return keep_visible(samples, ask, early_stop, faint, alpha=alpha_fn is not None)
 
     @torch.no_grad()

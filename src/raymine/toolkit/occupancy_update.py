@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels.threads import row_totals
 
 AtPoints = Callable[[Tensor], Tensor]
 """[n, 3] world positions -> [n] or [n, 1] occupancy: the opacity of one step, or density times step length."""
@@ -66,11 +67,10 @@ def above_limit(values: Tensor, threshold: float, counted: Tensor | None = None)
     some values exceed it unless all are equal. Not differentiable.
     """
     if counted is None:
-        mean = values.mean(-1, keepdim=True)
+        mean = row_totals(values) / values.shape[-1]
     else:
-        total = torch.where(counted, values, torch.zeros_like(values)).sum(-1, keepdim=True)
-        mean = total / counted.sum(-1, keepdim=True).clamp_min(1)
-    return values > mean.clamp_max(threshold)
+        mean = row_totals(torch.where(counted, values, 0.0)) / counted.sum(-1).clamp_min(1)
+    return values > mean[..., None].clamp_max(threshold)
 
 
 def grid_coordinates(cells: Tensor, sides: torch.Size | Sequence[int]) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from raymine.kernels._numba import array, device_function, kernel, tasks
 from raymine.kernels.activations import CAP
+from raymine.kernels.threads import total
 
 _CAP = np.float32(CAP)
 _EMPTY = np.float32(-80.0)
@@ -130,7 +131,7 @@ def judge(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.judge`."""
     samples, rays = density.shape[0], first.shape[0]
-    share = weight / (3 * weight.sum().clamp_min(1))
+    share = weight / (3 * total(weight).clamp_min(1))
     out = (
         np.empty((samples, 4), np.float32),
         np.empty(samples, np.float32),
