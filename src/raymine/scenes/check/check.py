@@ -22,7 +22,7 @@ def check_scene(
     """
     assembly = assemble(resolve_path(path), downscale)
     problems = list(assembly.problems)
-    problems += check_pixels(assembly.parsed, progress)
+    problems += check_pixels(assembly, progress)
     problems += check_duplicates(assembly.parsed)
     if assembly.scene is not None:
         problems += check_views(assembly)
