@@ -8,7 +8,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -24,6 +26,14 @@ NASTY: tuple[Any, ...] = (
 
 # Tokens that Python's own JSON writer does not write.
 RAW_TOKENS = ("9" * 5000, "-" + "1" * 400, "1e999", "-1E400", "[" * 3000 + "]" * 3000, "1" + "0" * 25)
+
+_DOUBLES = (0.0, -1.0, 1e-320, 1e160, 1e300, -1e308, float("nan"), float("inf"), float("-inf"))
+_INTEGERS = (0, 1, 2**31, 2**32, 2**60, 2**63, 2**64 - 1)
+_SHORT_INTEGERS = (0, 1, 5, 11, 12, 2**31, 2**32 - 1)
+_WORDS = (
+    "", "0", "-1", "-0", "nan", "inf", "-inf", "1e300", "1e999", "x", "9" * 5000, "1.5", "0x10", "1_0", "#", "\0",
+    "\n", "\n\n", "\u0663", "OPENCV", "FOV", "PINHOLE", "../../x.png", "a" * 300 + ".png",
+)  # fmt: skip
 
 
 def mutated_bytes(data: bytes, random: Random) -> bytes:
@@ -48,6 +58,26 @@ def mutated_bytes(data: bytes, random: Random) -> bytes:
     if kind == "insert":
         return data[:at] + random.randbytes(length) + data[at:]
     return data + random.randbytes(length) if kind == "append" else b""
+
+
+def mutated_numbers(data: bytes, random: Random) -> bytes:
+    """`data` with one to three binary numbers overwritten by extreme ones, as doubles or integers of 8 or 4 bytes."""
+    changed = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 3))):
+        layout, values = random.choice((("<d", _DOUBLES), ("<Q", _INTEGERS), ("<I", _SHORT_INTEGERS)))
+        number = struct.pack(layout, random.choice(values))
+        # Tables start with a count, which is worth hitting more often than by chance.
+        at = 0 if random.random() < 0.2 else random.randrange(max(1, len(data) - 7))
+        changed[at : at + len(number)] = number
+    return bytes(changed)
+
+
+def mutated_words(text: str, random: Random) -> str:
+    """`text` with one to three words replaced by words that are no numbers, extreme numbers or nothing."""
+    words = re.split(r"(\s+)", text)
+    for _ in range(random.choice((1, 1, 2, 3))):
+        words[random.randrange(len(words))] = random.choice(_WORDS)
+    return "".join(words)
 
 
 def mutated_json(document: Any, random: Random) -> bytes:

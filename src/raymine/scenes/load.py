@@ -15,7 +15,7 @@ from raymine.files import expanded
 
 from .fit import Fitted, fit_cameras
 from .images import shows_something, uses_alpha
-from .inspection import inspect_camera, inspect_times
+from .inspection import inspect_cameras, inspect_times
 from .normalise import normalise
 from .parsed import Parsed, RawFrame
 from .problems import Problem, refuse
@@ -72,7 +72,7 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
     interval = holdout_interval(split)
     parsed = parse_scene(path, downscale)
     frames = _sound_frames(parsed)
-    fitted = [f for f in fit_cameras(parsed, frames, downscale) if inspect_camera(parsed, f.frame, f.camera)]
+    fitted = inspect_cameras(parsed, fit_cameras(parsed, frames, downscale))
     inspect_times(parsed, [f.frame for f in fitted])
     if not fitted:
         if not any(p.severity == "error" for p in parsed.problems):

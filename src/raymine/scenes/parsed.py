@@ -6,6 +6,7 @@ Readers do not stop at the first problem, and do not raise for mistakes of the u
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,9 +57,11 @@ class Intrinsics:
 
 
 def _focal(size: int, angle: float | None) -> float | None:
-    """Pixels; infinite for an angle of 0, which the check of the camera then refuses."""
+    """Pixels; infinite for an angle of 0 and NaN for an infinite one, which the check of the camera then refuses."""
     if angle is None:
         return None
+    if not math.isfinite(angle):
+        return math.nan
     slope = float(np.tan(0.5 * angle))
     return 0.5 * size / slope if slope else float("inf")
 

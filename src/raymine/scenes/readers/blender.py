@@ -7,6 +7,7 @@ convention.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 def is_blender(root: Path) -> bool:
     """Whether the folder contains a file of this format."""
-    return any((root / f"transforms_{split}.json").is_file() for split in SPLITS)
+    return any(os.path.lexists(root / f"transforms_{split}.json") for split in SPLITS)
 
 
 def parse_blender(root: Path) -> Parsed:
@@ -39,7 +40,7 @@ def parse_blender(root: Path) -> Parsed:
     found: list[Split] = []
     for split in SPLITS:
         path = root / f"transforms_{split}.json"
-        if not path.is_file():
+        if not os.path.lexists(path):
             continue
         document = read_object(path, parsed)
         if document is None:
@@ -49,7 +50,7 @@ def parse_blender(root: Path) -> Parsed:
             found.append(split)
             parsed.frames += frames
         parsed.aabb_scale = read_aabb_scale(document, path.name, parsed) or parsed.aabb_scale
-    if not (root / "transforms_train.json").is_file():
+    if not os.path.lexists(root / "transforms_train.json"):
         fix = "Add it, or rename one of the others: training needs a train split."
         parsed.error("transforms_train.json", "does not exist, only other splits do.", fix)
     parsed.own_split = len(found) > 1
