@@ -21,6 +21,7 @@ from .parsed import Parsed, RawFrame
 from .problems import Problem, refuse
 from .readers.detect import parse_scene
 from .split import assign_splits, holdout_interval
+from .unused import unused_content
 
 BUILTIN = "builtin"
 _ALPHA_PROBES = 3
@@ -28,11 +29,15 @@ _ALPHA_PROBES = 3
 
 @dataclass(frozen=True)
 class Assembly:
-    """Result of `assemble`. scene: made of the usable frames; None if there are none. problems: everything found."""
+    """Result of `assemble`. scene: made of the usable frames; None if there are none. problems: everything found.
+
+    unused: phrases for what the folder holds and raymine does not use.
+    """
 
     parsed: Parsed
     scene: Scene | None
     fitted: tuple[Fitted, ...]
+    unused: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -78,7 +83,10 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
         if not any(p.severity == "error" for p in parsed.problems):
             parsed.error(parsed.source, "holds no usable frame.", "Add frames with images and poses.", "no-frames")
         return Assembly(parsed, None, ())
-    return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted))
+    unused = unused_content(parsed)
+    if unused:
+        parsed.decisions.append(f"Not used: {'; '.join(unused)}.")
+    return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted), unused)
 
 
 def _sound_frames(parsed: Parsed) -> list[RawFrame]:

@@ -16,7 +16,7 @@ from raymine.scenes.bank.sources import Source
 from raymine.scenes.images import blank_words
 from raymine.scenes.images import read_header as read_image_header
 from raymine.scenes.load import Assembly
-from raymine.scenes.problems import Problem
+from raymine.scenes.problems import Problem, listing
 
 _RESTORE = "Restore the file from its source, or remove its frame."
 _MOST_THREADS = 8
@@ -39,11 +39,11 @@ def check_pixels(assembly: Assembly, progress: Callable[[int, int], None] | None
     problems = [item.problem for item in done if item.problem is not None and item.name not in reported]
     same: dict[str, list[str]] = defaultdict(list)
     for item in done:
-        if item.problem is None:
+        if item.problem is None and item.blank is None:
             same[item.digest].append(item.name)
     for group in same.values():
         if len(group) > 1:
-            what = f"has the same content as {', '.join(group[1:])}."
+            what = f"has the same content as {listing(group[1:])}."
             fix = "Remove all but one; if their poses differ, all but one are wrong."
             problems.append(Problem(group[0], what, fix, "warning", "duplicate-image", tuple(group)))
     if not any(p.kind == "blank-image" for p in assembly.problems):

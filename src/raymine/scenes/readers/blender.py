@@ -14,6 +14,7 @@ from typing import Any
 from raymine.contracts import Split
 from raymine.scenes.images import ImageFinder
 from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
+from raymine.scenes.unused import KEYS
 
 from .jsonfiles import (
     has_intrinsics,
@@ -62,6 +63,7 @@ def parse_frames(
 ) -> list[RawFrame]:
     """The frames of a transforms file that have a name and a pose. The others are recorded as problems."""
     frames = []
+    parsed.unused_keys.update(document.keys() & KEYS.keys())
     shared: Intrinsics | None = None
     for i, entry in enumerate(read_frames(document, source, parsed)):
         name = entry.get("file_path")
@@ -70,6 +72,7 @@ def parse_frames(
             parsed.error(f"{source} frames[{i}]", "has no `file_path`.", fix, "json")
             continue
         where = f"{source} frames[{i}] ({name})"
+        parsed.unused_keys.update(entry.keys() & KEYS.keys())
         pose = read_pose(entry, where, parsed)
         if has_intrinsics(entry):
             intrinsics = read_intrinsics({**document, **entry}, where, parsed)
