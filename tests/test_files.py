@@ -159,7 +159,7 @@ def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
     ):
         with pytest.raises(UnreadableFile, match=what):
             read_json(tmp_path / name)
-    with pytest.raises(UnreadableFile, match="irectory"):
+    with pytest.raises(UnreadableFile, match="is a folder, not a file"):
         read_json(tmp_path)
     with pytest.raises(UnreadableFile, match="is a device"):
         read_json(Path("/dev/zero"))

@@ -15,7 +15,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from raymine.errors import ResourceError, option
 
@@ -40,6 +40,14 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
         remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
+
+
+def expanded(path: str | Path) -> Path:
+    """`path` with `~` and `~user` replaced by the home folder; as it stands if there is no such user or home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 class AtomicFile:
@@ -148,10 +156,11 @@ class UnreadableFile(Exception):
         self.what = what
 
 
-def read_file(path: Path, *, largest: int | None = None) -> bytes:
-    """The bytes of a regular file. Raises `UnreadableFile` for anything else, and never waits.
+@contextlib.contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. Raises `UnreadableFile` for anything else, and never waits.
 
-    A pipe or a device is refused, since reading one may never end. largest: the most bytes to accept.
+    A pipe or a device is refused, since reading one may never end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -160,15 +169,24 @@ def read_file(path: Path, *, largest: int | None = None) -> bytes:
     except ValueError as error:
         raise UnreadableFile(f"cannot be opened: its name is not valid ({error}).") from error
     try:
-        with open(descriptor, "rb", buffering=0) as file:
-            state = os.fstat(file.fileno())
-            if not stat.S_ISREG(state.st_mode):
-                raise UnreadableFile(f"is {_kind(state.st_mode)}, not a file.")
-            if largest is not None and state.st_size > largest:
-                raise UnreadableFile(f"has {state.st_size} bytes; at most {largest} are read.")
-            return file.readall()
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise UnreadableFile(f"is {_kind(mode)}, not a file.")
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file
     except OSError as error:
         raise UnreadableFile(f"cannot be read: {error.strerror or error}.") from error
+    finally:
+        os.close(descriptor)
+
+
+def read_file(path: Path, *, largest: int | None = None) -> bytes:
+    """The bytes of a regular file, opened by `open_file`. largest: the most bytes to accept."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if largest is not None and size > largest:
+            raise UnreadableFile(f"has {size} bytes; at most {largest} are read.")
+        return file.read()
 
 
 def _kind(mode: int) -> str:

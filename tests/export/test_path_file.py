@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"frames": [', "is not valid JSON: .* at line 1, column 13"),
+        ('{"frames": [', "is cut short: the JSON ends at line 1, column 13"),
         ("[1, 2]", "must hold a JSON object, got list"),
         ("{}", "has none of the lists `frames`, `camera_path`, `keyframes`"),
         ('{"frames": []}', "has none of the lists"),
@@ -86,6 +87,7 @@ def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None
         ('{"frames": [{"transform_matrix": [1, 2]}]}', "16 numbers .*, got 2"),
         ('{"frames": [{"transform_matrix": [[1], [1, 2]]}]}', "16 numbers"),
         ('{"frames": [{"transform_matrix": [1,0,0,NaN, 0,1,0,0, 0,0,1,0]}]}', "not finite"),
+        ('{"frames": [{"transform_matrix": [1e308,0,0,0, 0,1,0,0, 0,0,1,0]}]}', "beyond any scene"),
         ('{"frames": [{"transform_matrix": [2,0,0,0, 0,2,0,0, 0,0,2,0]}]}', "must be a rotation; it deviates by 3"),
         ('{"frames": [{"transform_matrix": [1,0,0,0, 0,1,0,0, 0,0,-1,0]}]}', "determinant -1"),
         ('{"camera_path": [{"camera_to_world": [1,0,0,0, 0,1,0,0, 0,0,1,0], "fov": 500}]}', "1 to 170; got 500"),
@@ -103,8 +105,17 @@ def test_invalid_path_file_error_names_the_problem(tmp_path: Path, text: str, wo
 def test_missing_or_binary_path_file_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No camera path file"):
         from_file(tmp_path / "none.json", forward_scene())
-    with pytest.raises(ConfigError, match="Cannot read"):
+    with pytest.raises(ConfigError, match="is a folder, not a file"):
         from_file(tmp_path, forward_scene())
     (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(ConfigError, match="not a JSON text file"):
+    with pytest.raises(ConfigError, match="is not text"):
         from_file(tmp_path / "b.json", forward_scene())
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ConfigError, match="is a pipe, not a file"):
+        from_file(tmp_path / "pipe.json", forward_scene())
+
+
+def test_byte_order_mark_of_a_path_file_is_skipped(tmp_path: Path) -> None:
+    text = '{"frames": [{"transform_matrix": [1,0,0,0, 0,1,0,0, 0,0,1,0]}]}'
+    (tmp_path / "mark.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert len(from_file(tmp_path / "mark.json", forward_scene()).poses) == 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import torch
 
 from raymine.contracts import Bounds, EstimatesMemory, Memory
 from raymine.engines import problem_with
 from raymine.errors import ResourceError, option
+from raymine.machine import free_memory
 from raymine.step import TrainConfig
 
 # Activations and gradients of one sample, for a field that gives no estimate.
@@ -48,7 +47,7 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    return min(int(psutil.virtual_memory().available), _container_bytes())
+    return free_memory()
 
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
@@ -80,16 +79,6 @@ def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
         f"Out of memory on {device}: {str(error).splitlines()[0] if str(error) else 'no detail given'}",
         hint=f"Train with a larger {option('downscale')} or a smaller batch (batch.samples), or free some memory.",
     )
-
-
-def _container_bytes() -> int:
-    """Bytes that the control group still allows; practically unlimited if there is no limit."""
-    limit_file, used_file = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    try:
-        limit, used = limit_file.read_text().strip(), int(used_file.read_text())
-        return max(0, int(limit) - used) if limit != "max" else 1 << 62
-    except (OSError, ValueError):
-        return 1 << 62
 
 
 def _gib(count: int) -> str:

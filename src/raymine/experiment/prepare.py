@@ -12,6 +12,7 @@ from raymine import recipes
 from raymine.config import Every, RunConfig, Schedule, allowing, replace_fields
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
+from raymine.files import expanded
 from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
@@ -132,7 +133,7 @@ def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tup
 
 def scene_name(scene: str | Path) -> str:
     """The name of a scene in a config: an absolute folder, or "builtin"."""
-    return str(scene) if str(scene) == "builtin" else str(Path(scene).expanduser().resolve())
+    return str(scene) if str(scene) == "builtin" else str(expanded(scene).resolve())
 
 
 def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progress: LoadProgress | None) -> LoadedData:

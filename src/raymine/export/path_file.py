@@ -14,16 +14,18 @@ a smooth curve joins the poses of any form.
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raymine.cameras.poses import FARTHEST
 from raymine.contracts import Camera, Scene
 from raymine.errors import ConfigError
+from raymine.files import UnreadableFile, read_json
 
 from .curves import interpolate_poses, interpolate_values
 from .paths import CameraPath, novel_camera
@@ -77,21 +79,12 @@ def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not os.path.lexists(path):
+        raise ConfigError(f"No camera path file {path}.", hint="Give `orbit`, `spiral` or the name of a JSON file.")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"No camera path file {path}.", hint="Give `orbit`, `spiral` or the name of a JSON file."
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"Cannot read the camera path file {path}: {error.strerror}.") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a JSON text file.") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
-            hint="Was the file cut short? Write it again.",
-        ) from None
+        document = read_json(path)
+    except UnreadableFile as error:
+        raise ConfigError(f"The camera path file {path} {error.what}", hint="Write the file again.") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path} must hold a JSON object, got {type(document).__name__}.")
     return document
@@ -118,6 +111,8 @@ def _pose(value: Any, where: str) -> np.ndarray:
     rotation = pose[:, :3]
     if not np.isfinite(pose).all():
         raise ConfigError(f"{where} holds a number that is not finite.")
+    if np.abs(pose).max() > FARTHEST:
+        raise ConfigError(f"{where} holds {pose.flat[np.abs(pose).argmax()]:.3g}, which is beyond any scene.")
     deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
     if deviation > 1e-2 or np.linalg.det(rotation) < 0:
         raise ConfigError(

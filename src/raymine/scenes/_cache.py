@@ -9,15 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raymine.errors import ResourceError
-from raymine.files import file_lock, resource_error
+from raymine.files import expanded, file_lock, resource_error
 
 REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
 
 
+def cache_path() -> Path:
+    """The path of the cache folder: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It may not exist."""
+    chosen = os.environ.get("RAYMINE_CACHE", "").strip() or "~/.cache/raymine"
+    return expanded(chosen).absolute()
+
+
 def cache_root() -> Path:
-    """The cache folder: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It is created, and checked to be writable."""
-    chosen = os.environ.get("RAYMINE_CACHE", "").strip()
-    return writable_folder(Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "raymine")
+    """The cache folder, created and checked to be writable. What is complete in it can be used without this check."""
+    return writable_folder(cache_path())
 
 
 def writable_folder(folder: Path) -> Path:

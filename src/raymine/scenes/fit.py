@@ -15,6 +15,7 @@ import numpy as np
 
 from raymine.cameras import turn_clockwise
 from raymine.contracts import Camera
+from raymine.files import UnreadableFile
 
 from .images import ImageHeader, read_header
 from .parsed import Intrinsics, Parsed, RawFrame
@@ -91,10 +92,8 @@ def _header(parsed: Parsed, frame: RawFrame) -> ImageHeader | None:
     assert frame.image is not None
     try:
         return read_header(frame.image)
-    except (OSError, ValueError, SyntaxError) as error:
-        size = frame.image.stat().st_size
-        what = "is empty (0 bytes)." if size == 0 else f"is not an image that can be read ({type(error).__name__})."
-        parsed.error(frame.name, what, "Restore the file from its source.", "unreadable-image")
+    except UnreadableFile as error:
+        parsed.error(frame.name, error.what, "Restore the file from its source.", "unreadable-image")
         return None
 
 

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from raymine.cameras import field_of_view, lens_coverage
 from raymine.contracts import Camera
 
+from .fit import Fitted
 from .parsed import Parsed, RawFrame
-from .problems import Problem, listing
+from .problems import Problem, Severity, listing
 
 WIDEST = 170.0
 NARROWEST = 0.5
 """Largest and smallest plausible angle of view of a perspective camera, in degrees."""
 
 
-def inspect_camera(parsed: Parsed, frame: RawFrame, camera: Camera) -> bool:
-    """Whether a camera can be used. Problems of a shared camera are reported once, at the first frame that uses it."""
-    fault = _fault(camera)
-    if fault is not None:
-        what, fix = fault
-        _once(parsed, Problem(frame.where, what, fix, "error", "intrinsics"), frame)
-        return False
-    off_x, off_y = camera.cx / camera.width - 0.5, camera.cy / camera.height - 0.5
-    if max(abs(off_x), abs(off_y)) > 0.5:
-        what = f"the principal point ({camera.cx:.4g}, {camera.cy:.4g}) is outside the image."
-        fix = "Check `cx` and `cy`; they are in pixels of the stated size."
-        _once(parsed, Problem(frame.where, what, fix, "warning", "intrinsics"), frame)
-    share = lens_coverage(camera)
-    if share < 1:
-        what = f"the lens distortion cannot be undone on {100 * (1 - share):.2g} % of the image, towards its corners."
-        fix = "Check the distortion coefficients, or undistort the images first."
-        _once(parsed, Problem(frame.where, what, fix, "warning", "lens"), frame)
-    return True
+def inspect_cameras(parsed: Parsed, fitted: Sequence[Fitted]) -> list[Fitted]:
+    """The frames whose camera can be used. Problems of a shared camera are reported once, at its first frame."""
+    found: dict[Camera, list[_Finding]] = {}
+    frames: dict[_Finding, list[RawFrame]] = {}
+    usable = []
+    for item in fitted:
+        if item.camera not in found:
+            found[item.camera] = list(_findings(item.camera))
+        findings = found[item.camera]
+        for finding in findings:
+            frames.setdefault(finding, []).append(item.frame)
+        if all(finding.severity == "warning" for finding in findings):
+            usable.append(item)
+    for finding, concerned in frames.items():
+        files = tuple(frame.name for frame in concerned)
+        problem = Problem(concerned[0].where, finding.what, finding.fix, finding.severity, finding.kind, files)
+        parsed.problems.append(problem)
+    return usable
 
 
 def inspect_times(parsed: Parsed, frames: Sequence[RawFrame]) -> None:
@@ -49,6 +51,31 @@ def inspect_times(parsed: Parsed, frames: Sequence[RawFrame]) -> None:
         parsed.problems.append(
             Problem(parsed.source, what, "Give every frame a time or none.", "error", "time", tuple(without))
         )
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A problem of a camera, as in `Problem`."""
+
+    what: str
+    fix: str
+    severity: Severity
+    kind: str
+
+
+def _findings(camera: Camera) -> Iterator[_Finding]:
+    fault = _fault(camera)
+    if fault is not None:
+        yield _Finding(*fault, "error", "intrinsics")
+        return
+    off_x, off_y = camera.cx / camera.width - 0.5, camera.cy / camera.height - 0.5
+    if max(abs(off_x), abs(off_y)) > 0.5:
+        what = f"the principal point ({camera.cx:.4g}, {camera.cy:.4g}) is outside the image."
+        yield _Finding(what, "Check `cx` and `cy`; they are in pixels of the stated size.", "warning", "intrinsics")
+    share = lens_coverage(camera)
+    if share < 1:
+        what = f"the lens distortion cannot be undone on {100 * (1 - share):.2g} % of the image, towards its corners."
+        yield _Finding(what, "Check the distortion coefficients, or undistort the images first.", "warning", "lens")
 
 
 def _fault(camera: Camera) -> tuple[str, str] | None:
@@ -69,15 +96,3 @@ def _fault(camera: Camera) -> tuple[str, str] | None:
         what = f"the principal point ({camera.cx:.4g}, {camera.cy:.4g}) is far outside the image."
         return what, "Check `cx` and `cy`; they are in pixels of the stated size."
     return None
-
-
-def _once(parsed: Parsed, problem: Problem, frame: RawFrame) -> None:
-    """Adds a problem. If the same one is already recorded for another frame, only adds this frame to its files."""
-    for i, known in enumerate(parsed.problems):
-        if known.kind == problem.kind and known.what == problem.what:
-            merged = Problem(known.file, known.what, known.fix, known.severity, known.kind, (*known.files, frame.name))
-            parsed.problems[i] = merged
-            return
-    parsed.problems.append(
-        Problem(problem.file, problem.what, problem.fix, problem.severity, problem.kind, (frame.name,))
-    )

@@ -11,15 +11,17 @@ import numpy as np
 from raymine.cameras import apply_similarity, pose_fault
 from raymine.contracts import Camera, Frame, Scene
 from raymine.errors import ConfigError
+from raymine.files import expanded
 
 from .fit import Fitted, fit_cameras
-from .images import uses_alpha
-from .inspection import inspect_camera, inspect_times
+from .images import shows_something, uses_alpha
+from .inspection import inspect_cameras, inspect_times
 from .normalise import normalise
 from .parsed import Parsed, RawFrame
 from .problems import Problem, refuse
 from .readers.detect import parse_scene
 from .split import assign_splits, holdout_interval
+from .unused import unused_content
 
 BUILTIN = "builtin"
 _ALPHA_PROBES = 3
@@ -27,11 +29,15 @@ _ALPHA_PROBES = 3
 
 @dataclass(frozen=True)
 class Assembly:
-    """Result of `assemble`. scene: made of the usable frames; None if there are none. problems: everything found."""
+    """Result of `assemble`. scene: made of the usable frames; None if there are none. problems: everything found.
+
+    unused: phrases for what the folder holds and raymine does not use.
+    """
 
     parsed: Parsed
     scene: Scene | None
     fitted: tuple[Fitted, ...]
+    unused: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -61,7 +67,7 @@ def resolve_path(path: str | Path) -> Path:
         from .builtin import builtin_scene
 
         return Path(builtin_scene())
-    return Path(path).expanduser()
+    return expanded(path)
 
 
 def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assembly:
@@ -71,13 +77,16 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
     interval = holdout_interval(split)
     parsed = parse_scene(path, downscale)
     frames = _sound_frames(parsed)
-    fitted = [f for f in fit_cameras(parsed, frames, downscale) if inspect_camera(parsed, f.frame, f.camera)]
+    fitted = inspect_cameras(parsed, fit_cameras(parsed, frames, downscale))
     inspect_times(parsed, [f.frame for f in fitted])
     if not fitted:
         if not any(p.severity == "error" for p in parsed.problems):
             parsed.error(parsed.source, "holds no usable frame.", "Add frames with images and poses.", "no-frames")
         return Assembly(parsed, None, ())
-    return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted))
+    unused = unused_content(parsed)
+    if unused:
+        parsed.decisions.append(f"Not used: {'; '.join(unused)}.")
+    return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted), unused)
 
 
 def _sound_frames(parsed: Parsed) -> list[RawFrame]:
@@ -93,6 +102,7 @@ def _sound_frames(parsed: Parsed) -> list[RawFrame]:
 
 
 def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interval: int | None) -> Scene:
+    _report_blank(parsed, fitted)
     transparent = _transparent(fitted)
     normalised = normalise(parsed, fitted, transparent)
     splits, split_sentence = assign_splits([f.frame for f in fitted], parsed.own_split, interval)
@@ -136,6 +146,17 @@ def _size_sentence(cameras: dict[Camera, int], downscale: int) -> str:
 def _time_sentence(frames: Sequence[Frame]) -> tuple[str, ...]:
     times = [f.time for f in frames if f.time is not None]
     return (f"Time: the scene moves; frames have times from {min(times):g} to {max(times):g}.",) if times else ()
+
+
+def _report_blank(parsed: Parsed, fitted: Sequence[Fitted]) -> None:
+    """Warns if no image shows anything: there is nothing to learn. It decodes images until one shows something."""
+    images = [(f.frame.name, f.frame.image) for f in fitted if f.frame.image is not None]
+    if any(shows_something(image) for _, image in images):
+        return
+    what = "has one colour or is transparent everywhere, and no other image shows anything."
+    fix = "There is nothing to learn from such images: check how they were made or exported."
+    names = tuple(name for name, _ in images)
+    parsed.problems.append(Problem(names[0], what, fix, "warning", "blank-image", names))
 
 
 def _transparent(fitted: Sequence[Fitted]) -> bool:

@@ -79,7 +79,7 @@ def normalise(parsed: Parsed, fitted: Sequence[Fitted], transparent: bool) -> No
     clip = float(max(min(_NEAR, 0.8 * nearest), _LEAST_NEAR))
     outer = 2.0 ** (levels - 1)
     bounds = Bounds((-1.0,) * 3, (1.0,) * 3, levels, near=clip, far=float(4 * outer))
-    centre = ", ".join(f"{v:.3g}" for v in place.centre)
+    centre = ", ".join(f"{v if abs(v) > 1e-6 * place.distance else 0.0:.3g}" for v in place.centre)
     words = {
         "inward": "the point the cameras look at",
         "forward": "a point in front of the nearly parallel cameras",
@@ -250,7 +250,11 @@ def _object_scene(parsed: Parsed, poses: np.ndarray, transparent: bool) -> Norma
     reach = float(np.linalg.norm(poses[:, :, 3], axis=1).max())
     far = reach + 2 * np.sqrt(3) * box * 2.0 ** (levels - 1)
     bounds = Bounds((-box,) * 3, (box,) * 3, levels, near=0.05, far=float(np.ceil(far)))
-    sentences = ["Scale: poses as they are; by convention of the format the object fits +-1.5 around the origin."]
+    outer = box * 2.0 ** (levels - 1)
+    sentences = [
+        "Scale: poses as they are; by convention of the format the object fits +-1.5 around the origin.",
+        f"Bounds: box +-{outer:g}; near {bounds.near:g}, far {bounds.far:g}.",
+    ]
     if not transparent:
         sentences.append(
             "Background: the images are opaque, so what lies outside +-1.5 cannot be learnt. For photographs of a "

@@ -6,6 +6,8 @@ Readers do not stop at the first problem, and do not raise for mistakes of the u
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,9 +58,11 @@ class Intrinsics:
 
 
 def _focal(size: int, angle: float | None) -> float | None:
-    """Pixels; infinite for an angle of 0, which the check of the camera then refuses."""
+    """Pixels; infinite for an angle of 0 and NaN for an infinite one, which the check of the camera then refuses."""
     if angle is None:
         return None
+    if not math.isfinite(angle):
+        return math.nan
     slope = float(np.tan(0.5 * angle))
     return 0.5 * size / slope if slope else float("inf")
 
@@ -91,6 +95,7 @@ class Parsed:
     own_split: whether the files assign frames to splits. aabb_scale: instant-ngp's hint at the size of the scene.
     premade: factor by which the chosen images are already smaller than the full-size images.
     points: [n, 3] scene points in source units, if the files have some.
+    unused_keys: keys of the files that hold content without a use, and how often they occur.
     """
 
     root: Path
@@ -104,6 +109,7 @@ class Parsed:
     aabb_scale: float | None = None
     premade: int = 1
     points: np.ndarray | None = None
+    unused_keys: Counter[str] = field(default_factory=Counter)
 
     def error(self, file: str, what: str, fix: str, kind: str = "format") -> None:
         """Record a problem that prevents training."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from raymine.errors import SceneError
 from support.bank_scenes import noise, opened, save, scene_of
 
 
@@ -97,13 +98,12 @@ def test_exif_orientation_is_applied(tmp_path: Path, tag: int) -> None:
         np.testing.assert_array_equal(bank.image(0)[..., :3], upright)
 
 
-def test_exif_is_ignored_if_the_camera_has_the_stored_size(tmp_path: Path) -> None:
-    stored = noise(3, 20, 50)
+def test_camera_of_the_stored_shape_does_not_fit_an_upright_image(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
-    with opened(scene_of(tmp_path, [(tmp_path / "a.png", 50, 20)]), tmp_path) as bank:
-        np.testing.assert_array_equal(bank.image(0)[..., :3], stored)
+    Image.fromarray(noise(3, 20, 50)).save(tmp_path / "a.png", exif=exif)
+    with pytest.raises(SceneError, match=r"is 20x50 pixels, which does not have the shape of its camera \(50x20\)"):
+        opened(scene_of(tmp_path, [(tmp_path / "a.png", 50, 20)]), tmp_path)
 
 
 def test_masks_of_zeros_and_ones_are_scaled_to_the_image(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def edit_index(change: Callable[[str], str]) -> Callable[[Path], None]:
         (flip_a_byte, 1, "1 images in the cache"),
         (edit_index(lambda text: text[:-9]), 6, "cut short"),
         (edit_index(lambda text: ""), 6, "cut short"),
-        (edit_index(lambda text: "[1, 2]"), 6, "cut short"),
+        (edit_index(lambda text: "[1, 2]"), 6, "lacks what an index has"),
         (edit_index(lambda text: text.replace('"offset": 0', '"offset": 3')), 6, "checksum"),
     ],
 )
@@ -156,9 +156,9 @@ def test_every_unreadable_image_is_named_and_the_others_stay_cached(
     assert "4 images of 6 cannot be read" in text
     for i in range(4):
         assert str(photos.frames[i].image) in text
-    assert "truncated" in text
-    assert "not an image" in text
-    assert "no such file" in text
+    assert "0.png is cut short" in text
+    assert "1.png is not an image" in text
+    assert "2.png cannot be opened: No such file" in text
     assert "9x30 pixels, which does not have the shape of its camera (7x5)" in text
     assert "Replace these files" in text
     assert not (bank_folder(tmp_path) / "index.json").exists()
@@ -239,7 +239,7 @@ def test_short_writes_are_completed(tmp_path: Path, photos: Scene, monkeypatch: 
 def test_image_beyond_the_memory_budget_raises(tmp_path: Path) -> None:
     Image.new("RGB", (1000, 1000)).save(tmp_path / "big.png")
     scene = scene_of(tmp_path, [(tmp_path / "big.png", 1000, 1000)])
-    with pytest.raises(ResourceError, match=r"big\.png needs about 11 MB of memory to decode, more than .* of 2 MB"):
+    with pytest.raises(ResourceError, match=r"big\.png needs about 11 MB of memory to decode, more than the 2 MB"):
         opened(scene, tmp_path, memory_budget=2 << 20)
 
 

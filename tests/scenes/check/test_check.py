@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from raymine.errors import ConfigError
-from raymine.scenes import Problem, check_scene
+from raymine.scenes import Problem, check_scene, load_scene
 from support.scene_writers import (
     frames_of,
     ring,
@@ -93,7 +93,7 @@ def test_every_kind_of_defect_is_reported_in_one_pass(tmp_path: Path):
     assert "frames[15]" in only(problems, "duplicate-frame").what
     assert only(problems, "duplicate-image").files == ("images/photo_16.png", "images/photo_17.png")
     assert only(problems, "duplicate-pose").files == ("images/photo_18.png", "images/photo_19.png")
-    assert "the mask masks/small.png is 10x10, its image 48x32" in text
+    assert "small.png is 10x10 pixels, which does not have the shape of its camera (48x32)" in text
     assert "names the mask masks/none.png, which does not exist" in text
     assert "outside 0..1: images/photo_22.png" in text
     assert "frames[23] (images/photo_23.png): has no `transform_matrix`" in text
@@ -133,9 +133,11 @@ def test_blank_images_are_reported(pixel: tuple[int, ...], words: str, tmp_path:
     for name in capture.names:
         Image.new("RGBA", size, pixel).save(folder / name)
     found = only(check_scene(scene), "blank-image")
-    assert found.severity == "error"
+    assert found.severity == "warning"
     assert "no other image shows anything" in found.what
     assert len(found.files) == 6
+    # Training warns of it too, in the same words.
+    assert any("no other image shows anything" in warning for warning in load_scene(scene).warnings)
 
 
 def test_paths_without_a_scene_are_reported(tmp_path: Path):

@@ -24,10 +24,11 @@ from torch import Tensor
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, option
-from raymine.scenes._cache import cache_root, locked, storage_error, writable_folder
+from raymine.files import UnreadableFile
+from raymine.scenes._cache import cache_path, locked, storage_error, writable_folder
 from raymine.scenes.bank.index import Content, Index, read_index, write_index
 from raymine.scenes.bank.io import open_for_reading, slot_crc
-from raymine.scenes.bank.pack import Job, make_pack
+from raymine.scenes.bank.pack import DEFAULT_BUDGET, Job, largest_decode, make_pack
 from raymine.scenes.bank.reader import PackReader
 from raymine.scenes.bank.sources import Source, selection_key, sources_of
 
@@ -168,7 +169,7 @@ def open_bank(
     frames: Sequence[int],
     *,
     cache_dir: Path | None = None,
-    memory_budget: int = 512 << 20,
+    memory_budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
     message: Callable[[str], None] | None = None,
@@ -176,7 +177,8 @@ def open_bank(
     """The image bank of `frames` (indices into `scene.frames`), each image at the size of its camera.
 
     cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`.
-    memory_budget: resident memory in bytes that packing and reading may each add to the process.
+    memory_budget: resident memory in bytes that packing and reading may each add to the process. None: 512 MB; an image
+    that takes more is then decoded alone if half of the free memory is enough for it.
     progress: called with (images done, images in total) while packing.
     workers: number of decoding threads; default one per core.
     message: receives sentences for the user (waiting for another process, a damaged cache); default: log warnings.
@@ -184,24 +186,52 @@ def open_bank(
     SceneError names every image that cannot be read. ResourceError says which disk space, memory or permission is
     missing.
     """
-    if memory_budget < 1 << 20:
+    if memory_budget is not None and memory_budget < 1 << 20:
         raise ConfigError(
             f"`memory_budget` must be at least 1 MB, got {memory_budget} bytes.", hint="The default is 512 MB."
         )
+    budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+    largest = largest_decode() if memory_budget is None else memory_budget
     if workers is not None and workers < 1:
         raise ConfigError(f"`workers` must be at least 1, got {workers}.", hint="Leave it out for one per core.")
     say = message or _log.warning
     sources = sources_of(scene, frames)
-    root = cache_root() if cache_dir is None else writable_folder(Path(cache_dir))
-    folder = writable_folder(root / "banks" / f"{scene.root.name or 'scene'}-{selection_key(sources)}")
-    job = Job(folder, sources, memory_budget, workers or _cores(), progress)
+    root = cache_path() if cache_dir is None else Path(cache_dir).absolute()
+    # File systems allow names of 255 bytes, and a character takes up to 4.
+    folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
+    job = Job(folder, sources, budget, largest, workers or _cores(), progress)
+    index, pack = _finished(job) or _packed(job, scene.root, say)
+    return ImageBank(pack, index, budget)
+
+
+def _finished(job: Job) -> tuple[Index, PackReader] | None:
+    """The pack in the folder if it is finished and up to date, else None. Nothing is locked or written.
+
+    An index is replaced atomically, and a finished pack is never modified. If another process deletes the pack in
+    between, opening it fails. So a cache that cannot be written is usable, and runs do not wait for each other.
+    """
     try:
-        with locked(folder / "lock", lambda: say(f"Another process is packing {scene.root}; waiting for it.")):
+        index = read_index(job.folder)
+        if index is None or len(index.contents) != len(job.sources):
+            return None
+        fresh = all(s.stamp() == c.stamp for s, c in zip(job.sources, index.contents, strict=True))
+        # Where new stamps can be written, they are worth it: without them the files are hashed again every time.
+        if not fresh and (os.access(job.folder, os.W_OK) or len(_unchanged(job, index)) < len(job.sources)):
+            return None
+        return None if _damaged(job.folder, index) else (index, PackReader(job.folder / index.pack, job.budget))
+    except (OSError, ValueError, UnreadableFile):
+        return None
+
+
+def _packed(job: Job, root: Path, say: Callable[[str], None]) -> tuple[Index, PackReader]:
+    """The pack in the folder, made or updated first. Only one process does this at a time."""
+    writable_folder(job.folder)
+    try:
+        with locked(job.folder / "lock", lambda: say(f"Another process is packing {root}; waiting for it.")):
             index = _current_index(job, say)
-            pack = PackReader(folder / index.pack, memory_budget)
+            return index, PackReader(job.folder / index.pack, job.budget)
     except OSError as error:
-        raise storage_error(error, folder, "the image bank") from error
-    return ImageBank(pack, index, memory_budget)
+        raise storage_error(error, job.folder, "the image bank") from error
 
 
 def _cores() -> int:
@@ -240,7 +270,7 @@ def _unchanged(job: Job, old: Index) -> dict[int, Content]:
             if stamp == content.stamp:
                 return content
             same = source.digests() == (content.digest, content.mask_digest)
-        except OSError:
+        except UnreadableFile:
             return None
         return replace(content, stamp=stamp) if same else None
 

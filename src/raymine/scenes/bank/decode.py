@@ -7,38 +7,20 @@ premultiplied colours, so that the colour of transparent pixels does not bleed i
 from __future__ import annotations
 
 import hashlib
-import io
-import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from raymine.files import UnreadableFile, read_file
 from raymine.scenes.bank.sources import Source, Stamp
-
-# Exceptions of Pillow for files that are cut short, damaged or not images.
-UNREADABLE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+from raymine.scenes.images import has_alpha, open_image, orientation_of
 
 # Bytes to write an image: one strip at a time, in two copies, as pixels and as bytes.
 STRIP_COST = 10 << 20
 
-_WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
 _DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-_ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -48,6 +30,10 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+class UnreadableMask(UnreadableFile):
+    """A mask that cannot be used. `what` follows the name of its image."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +55,11 @@ class Decoded:
     stamp: Stamp
 
 
-def reason_of(error: BaseException) -> str:
-    """A message for the user from one of the exceptions UNREADABLE: why a file cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file"
-    if isinstance(error, PermissionError):
-        return "there is no permission to read it"
-    if isinstance(error, Image.UnidentifiedImageError):
-        return "it is not an image, or it is damaged at the start"
-    return str(error) or type(error).__name__
-
-
 def read_header(source: Source) -> Header:
-    """Reads only the headers of a source. Raises one of UNREADABLE for a file that cannot be used."""
-    with Image.open(source.image) as picture:
+    """Reads only the headers of a source. Raises `UnreadableFile` if its image or its mask cannot be used."""
+    with open_image(source.image) as picture:
         turn = _turn_for(picture, source)
-        channels = 4 if _has_alpha(picture) else 3
+        channels = 4 if has_alpha(picture) else 3
         width, height = (source.height, source.width) if _swaps(turn) else (source.width, source.height)
         deep = picture.mode in _DEEP
         box = _draft(picture, width, height)
@@ -98,39 +73,39 @@ def read_header(source: Source) -> Header:
             cost += 4 * width * height
     if source.mask is not None:
         try:
-            with Image.open(source.mask) as mask:
+            with open_image(source.mask) as mask:
                 _turn_for(mask, source)
                 cost += source.mask.stat().st_size + 5 * mask.width * mask.height
-        except UNREADABLE as error:
+        except UnreadableFile as error:
             raise _mask_error(source.mask, error) from error
     return Header(channels, cost)
 
 
 def decode(source: Source) -> Decoded:
-    """Reads, hashes and decodes a source. Raises one of UNREADABLE if its image or its mask cannot be used.
+    """Reads, hashes and decodes a source. Raises `UnreadableFile` if its image or its mask cannot be used.
 
     The bytes are read once, so the digest belongs to exactly the bytes that were decoded.
     """
     stamp = source.stamp()
-    data = source.image.read_bytes()
-    with Image.open(io.BytesIO(data)) as opened:
+    data = read_file(source.image)
+    with open_image(data) as opened:
         picture = _fit(opened, source)
     mask, mask_digest = None, ""
     if source.mask is not None:
         try:
             mask, mask_digest = _decode_mask(source.mask, source)
-        except UNREADABLE as error:
+        except UnreadableFile as error:
             raise _mask_error(source.mask, error) from error
     return Decoded(picture, mask, hashlib.sha256(data).hexdigest(), mask_digest, stamp)
 
 
-def _mask_error(mask: Path, error: BaseException) -> ValueError:
-    return ValueError(f"its mask {mask}: {reason_of(error)}")
+def _mask_error(mask: Path, error: UnreadableFile) -> UnreadableMask:
+    return UnreadableMask(f"cannot be used with its mask: {mask} {error.what}")
 
 
 def _decode_mask(path: Path, source: Source) -> tuple[np.ndarray, str]:
-    data = path.read_bytes()
-    with Image.open(io.BytesIO(data)) as opened:
+    data = read_file(path)
+    with open_image(data) as opened:
         grey = np.asarray(_fit(opened, source).convert("L"))
     # Masks are often saved as 0 and 1 instead of 0 and 255.
     threshold = 128 if grey.max(initial=0) > 1 else 1
@@ -145,28 +120,24 @@ def _fit(picture: Image.Image, source: Source) -> Image.Image:
     picture.load()
     picture = _to_eight_bits(picture)
     if picture.mode not in ("RGB", "RGBA"):
-        picture = picture.convert("RGBA" if _has_alpha(picture) else "RGB")
-    elif _has_alpha(picture):
+        picture = picture.convert("RGBA" if has_alpha(picture) else "RGB")
+    elif has_alpha(picture):
         picture = picture.convert("RGBA")
     picture = _resize(picture, box, width, height)
     return picture if turn is None else picture.transpose(turn)
 
 
 def _turn_for(picture: Image.Image, source: Source) -> Image.Transpose | None:
-    """The rotation of the EXIF orientation, or None if the camera was calibrated for the stored pixels.
+    """The rotation that makes a picture upright, None if it is. Cameras of a scene describe upright pictures (`fit`).
 
-    Some tools apply the EXIF tag before they calibrate, others ignore it; the aspect ratio of the camera shows which.
-    ValueError if the picture has the aspect ratio of the camera in neither orientation.
+    UnreadableFile if the upright picture does not have the aspect ratio of the camera.
     """
-    turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
-    width, height = picture.size
-    if _same_shape(*((height, width) if _swaps(turn) else (width, height)), source):
-        return turn
+    turn = _TURNS.get(orientation_of(picture))
+    width, height = (picture.height, picture.width) if _swaps(turn) else picture.size
     if _same_shape(width, height, source):
-        return None
-    raise ValueError(
-        f"it is {width}x{height} pixels, which does not have the shape of its camera ({source.width}x{source.height})"
-    )
+        return turn
+    expected = f"{source.width}x{source.height}"
+    raise UnreadableFile(f"is {width}x{height} pixels, which does not have the shape of its camera ({expected}).")
 
 
 def _swaps(turn: Image.Transpose | None) -> bool:
@@ -179,10 +150,6 @@ def _same_shape(width: int, height: int, source: Source) -> bool:
     return abs(expected_width - source.width) <= max(0.05 * source.width, 1.5) or abs(
         expected_height - source.height
     ) <= max(0.05 * source.height, 1.5)
-
-
-def _has_alpha(picture: Image.Image) -> bool:
-    return picture.mode in _WITH_ALPHA or "transparency" in picture.info
 
 
 def _draft(picture: Image.Image, width: int, height: int) -> tuple[float, float, float, float]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raymine.files import atomic_file, write_json
+from raymine.files import UnreadableFile, atomic_file, parse_json, read_json, write_json
 from raymine.scenes._cache import REMEDY
 from raymine.scenes.bank.sources import Source, Stamp
 
@@ -106,14 +106,13 @@ def write_index(folder: Path, index: Index) -> None:
 
 def read_index(folder: Path) -> Index | None:
     """The index in `folder`; None if there is none. ValueError if the index or its pack is damaged."""
-    try:
-        text = (folder / INDEX).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not os.path.lexists(folder / INDEX):
         return None
-    except UnicodeDecodeError as error:
-        raise ValueError("its index is not text") from error
     try:
-        body = json.loads(text)
+        body = read_json(folder / INDEX)
+    except UnreadableFile as error:
+        raise ValueError(f"its index {error.what.rstrip('.')}") from error
+    try:
         stated = body.pop("checksum")
         if stated != _checksum(body) or body["format"] != FORMAT:
             raise ValueError("its index does not match its checksum or format")
@@ -123,8 +122,8 @@ def read_index(folder: Path) -> Index | None:
             tuple(Slot(**slot) for slot in body["slots"]),
             tuple(_content(content) for content in body["contents"]),
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError("its index is cut short or not JSON") from error
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError("its index lacks what an index has") from error
     try:
         size = (folder / index.pack).stat().st_size
     except OSError as error:
@@ -135,8 +134,7 @@ def read_index(folder: Path) -> Index | None:
 
 
 def _content(value: dict[str, Any]) -> Content:
-    a, b, c, d = value["stamp"]
-    return Content(value["digest"], value["mask_digest"], (int(a), int(b), int(c), int(d)), int(value["crc"]))
+    return Content(value["digest"], value["mask_digest"], tuple(map(int, value["stamp"])), int(value["crc"]))
 
 
 class PackJournal:
@@ -186,7 +184,7 @@ class PackJournal:
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = parse_json(line)
+    except UnreadableFile:
         return {}
     return value if isinstance(value, dict) else {}

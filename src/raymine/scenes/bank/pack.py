@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from PIL import Image
-
 from raymine.errors import ResourceError, SceneError, option
-from raymine.files import remove_stale_temps
+from raymine.files import UnreadableFile, remove_stale_temps
+from raymine.machine import free_memory
 from raymine.scenes._cache import storage_error
-from raymine.scenes.bank.decode import UNREADABLE, Header, decode, read_header, reason_of
+from raymine.scenes.bank.decode import Header, decode, read_header
 from raymine.scenes.bank.index import (
     INDEX,
     JOURNAL,
@@ -34,6 +33,8 @@ from raymine.scenes.bank.index import (
 from raymine.scenes.bank.io import PIECE, WriteError, copy_slot, open_for_reading, open_pack, slot_crc, write_decoded
 from raymine.scenes.bank.sources import Source
 
+DEFAULT_BUDGET = 512 << 20
+SHRINK_IMAGE = "Shrink the image file, or free some memory."
 _SPARE = 32 << 20  # bytes of disk left free beside a pack
 
 
@@ -41,22 +42,36 @@ _SPARE = 32 << 20  # bytes of disk left free beside a pack
 class Job:
     """What to pack, and how.
 
-    budget: memory in bytes. progress: called with (images done, images in total). old: the index of an earlier pack.
-    known: for each source that has not changed, its content in `old`.
+    budget: memory in bytes for all images that are decoded at once. largest: the most that one image may take, which is
+    decoded alone if it is beyond the budget. progress: called with (images done, images in total). old: the index of an
+    earlier pack. known: for each source that has not changed, its content in `old`.
     """
 
     folder: Path
     sources: Sequence[Source]
     budget: int
+    largest: int
     workers: int
     progress: Callable[[int, int], None] | None = None
     old: Index | None = None
     known: dict[int, Content] = field(default_factory=dict)
 
 
+def largest_decode() -> int:
+    """Bytes that a single image may take to decode if nobody has set a budget: half of the free memory."""
+    return max(DEFAULT_BUDGET, free_memory() // 2)
+
+
+def memory_excess(header: Header, largest: int) -> str | None:
+    """Why an image takes too much memory to decode, to follow its name; None if it does not."""
+    if header.cost <= largest:
+        return None
+    return f"needs about {_mb(header.cost)} MB of memory to decode, more than the {_mb(largest)} MB that it may take."
+
+
 def make_pack(job: Job) -> Index:
     """Packs every source of `job`, and writes and returns the new index. SceneError names all unreadable images."""
-    with _any_size(), ThreadPoolExecutor(job.workers) as pool:
+    with ThreadPoolExecutor(job.workers) as pool:
         headers, bad = _probe_all(job, pool)
         _check_memory(job, headers)
         slots = lay_out(job.sources, [header.channels for header in headers])
@@ -85,17 +100,6 @@ def make_pack(job: Job) -> Index:
     return index
 
 
-@contextmanager
-def _any_size() -> Iterator[None]:
-    """Context without Pillow's limit on pixels, which rejects large photos. `_check_memory` checks the size instead."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
-
-
 def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[int, str]]:
     """Headers of all sources, and the reason for each source that cannot be read (its header is a placeholder)."""
     bad: dict[int, str] = {}
@@ -105,21 +109,18 @@ def _probe_all(job: Job, pool: ThreadPoolExecutor) -> tuple[list[Header], dict[i
             return Header(job.old.slots[i].channels, PIECE)
         try:
             return read_header(job.sources[i])
-        except UNREADABLE as error:
-            bad[i] = reason_of(error)
+        except UnreadableFile as error:
+            bad[i] = error.what
             return Header(3, 0)
 
     return list(pool.map(one, range(len(job.sources)))), bad
 
 
 def _check_memory(job: Job, headers: Sequence[Header]) -> None:
-    largest = max(range(len(headers)), key=lambda i: headers[i].cost)
-    if headers[largest].cost > job.budget:
-        raise ResourceError(
-            f"{job.sources[largest].image} needs about {_mb(headers[largest].cost)} MB of memory to decode, "
-            f"more than the image bank's budget of {_mb(job.budget)} MB.",
-            hint="Raise the memory budget, or shrink the image file.",
-        )
+    worst = max(range(len(headers)), key=lambda i: headers[i].cost)
+    excess = memory_excess(headers[worst], job.largest)
+    if excess is not None:
+        raise ResourceError(f"{job.sources[worst].image} {excess}", hint=SHRINK_IMAGE)
 
 
 def _check_disk(job: Job, journal: PackJournal, needed: int) -> None:
@@ -196,7 +197,7 @@ def _still_good(job: Job, descriptor: int, i: int, slot: Slot, content: Content)
     try:
         if job.sources[i].stamp() != content.stamp:
             return False
-    except OSError:
+    except UnreadableFile:
         return False
     return slot_crc(descriptor, slot) == content.crc
 
@@ -209,10 +210,10 @@ def _bring(job: Job, i: int, slot: Slot, descriptor: int, old: int | None) -> Co
             return known
     try:
         decoded = decode(job.sources[i])
-    except UNREADABLE as error:
-        return reason_of(error)
+    except UnreadableFile as error:
+        return error.what
     if len(decoded.picture.getbands()) != slot.channels:
-        return "it changed while it was being packed; try again"
+        return "changed while it was being packed; try again."
     return Content(decoded.digest, decoded.mask_digest, decoded.stamp, write_decoded(descriptor, slot, decoded))
 
 
@@ -228,7 +229,7 @@ def _remove_strays(job: Job) -> None:
 
 
 def _unreadable(job: Job, bad: dict[int, str]) -> SceneError:
-    lines = [f"  {job.sources[i].image}: {bad[i]}" for i in sorted(bad)]
+    lines = [f"  {job.sources[i].image} {bad[i]}" for i in sorted(bad)]
     count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
     return SceneError(
         f"{count} of {len(job.sources)} cannot be read:\n" + "\n".join(lines),

@@ -11,9 +11,18 @@ from pathlib import Path
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
+from raymine.files import UnreadableFile, open_file
 
-Stamp = tuple[int, int, int, int]
-"""(size in bytes, mtime in ns) of an image, then of its mask (zeros if there is none)."""
+Stamp = tuple[int, ...]
+"""What `stat` says of an image, then of its mask if there is one: size, mtime in ns, ctime in ns, inode.
+
+A file with the stamp that it had when it was packed is not read again. Programs can set the modification time back, and
+some do (`touch -r`, `cp -p`, photo tools that keep dates). The time of the last change of the inode (ctime) cannot be
+set, and a file that replaces another has another inode; so no edit keeps all four. They come from the one call of
+`stat` that size and mtime take. If any of them differs, the content is hashed, and decoded only if it has changed.
+Hashing every file at every start would cost more than starting a run: for 292 photos of 800x533 (33 MB) 0.09 s against
+0.004 s for the stamps, and for 300 photos of 6 MB 3 s, from memory; more from a disk.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,22 +36,26 @@ class Source:
     height: int
 
     def stamp(self) -> Stamp:
-        """Current size and modification time of the files. OSError if one does not exist."""
-        image = self.image.stat()
-        if self.mask is None:
-            return image.st_size, image.st_mtime_ns, 0, 0
-        mask = self.mask.stat()
-        return image.st_size, image.st_mtime_ns, mask.st_size, mask.st_mtime_ns
+        """The current stamp of the files. Raises `UnreadableFile` if one does not exist."""
+        return _stamp(self.image) if self.mask is None else (*_stamp(self.image), *_stamp(self.mask))
 
     def digests(self) -> tuple[str, str]:
-        """sha256 in hex of the image file and of the mask file ("" if there is none)."""
+        """sha256 in hex of the image file and of the mask file ("" if there is none). Raises `UnreadableFile`."""
         return file_digest(self.image), "" if self.mask is None else file_digest(self.mask)
 
 
+def _stamp(path: Path) -> Stamp:
+    try:
+        state = path.stat()
+    except (OSError, ValueError) as error:
+        raise UnreadableFile(f"cannot be opened: {getattr(error, 'strerror', None) or error}.") from error
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+
+
 def file_digest(path: Path) -> str:
-    """sha256 of a file in hex. It reads the file in pieces."""
+    """sha256 of a file in hex. It reads the file in pieces. Raises `UnreadableFile`."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

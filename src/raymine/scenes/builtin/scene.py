@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image
 
 from raymine.errors import ConfigError
-from raymine.files import write_json
-from raymine.scenes._cache import REMEDY, cache_root, locked, storage_error, writable_folder
+from raymine.files import UnreadableFile, read_json, write_json
+from raymine.scenes._cache import REMEDY, cache_path, locked, storage_error, writable_folder
 
 _MANIFEST = "manifest.json"
 
@@ -61,10 +61,12 @@ def builtin_scene(
     total) while rendering. Several processes may call this at once; one of them renders. The images are deterministic.
     """
     config = BuiltinConfig(size, train_views, test_views)
-    root = cache_root() if cache_dir is None else writable_folder(Path(cache_dir))
+    root = cache_path() if cache_dir is None else Path(cache_dir).absolute()
     folder = root / "builtin" / _name_of(config)
     if _is_whole(folder):
+        # A cache that cannot be written can still be used.
         return folder
+    writable_folder(root)
     try:
         folder.parent.mkdir(exist_ok=True)
         with locked(folder.parent / f"{folder.name}.lock"):
@@ -85,9 +87,9 @@ def _name_of(config: BuiltinConfig) -> str:
 def _is_whole(folder: Path) -> bool:
     """Whether every file of the scene exists and has the size with which it was written."""
     try:
-        sizes = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["sizes"]
+        sizes = read_json(folder / _MANIFEST)["sizes"]
         return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UnreadableFile, OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

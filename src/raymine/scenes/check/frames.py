@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import torch
 
-from raymine.cameras import camera_directions
+from raymine.cameras import camera_directions, pose_fault
 from raymine.contracts import Camera, Scene
 from raymine.scenes.load import Assembly
 from raymine.scenes.parsed import Parsed
@@ -20,13 +20,13 @@ def check_duplicates(parsed: Parsed) -> list[Problem]:
     """Finds images that several frames use, and frames with the same pose and time."""
     by_image: dict[object, list[str]] = defaultdict(list)
     by_pose: dict[tuple, list[str]] = defaultdict(list)
-    finite = [f for f in parsed.frames if np.isfinite(f.pose).all()]
-    centres = np.array([f.pose[:, 3] for f in finite]).reshape(-1, 3)
+    sound = [f for f in parsed.frames if pose_fault(f.pose) is None]
+    centres = np.array([f.pose[:, 3] for f in sound]).reshape(-1, 3)
     unit = 1e-6 * max(float(np.abs(centres).max(initial=0.0)), 1e-6)
     for frame in parsed.frames:
         if frame.image is not None:
             by_image[frame.image].append(frame.where)
-    for frame in finite:
+    for frame in sound:
         place = (*np.round(frame.pose[:, 3] / unit), *np.round(frame.pose[:, :3].reshape(-1) * 1e5), frame.time)
         by_pose[place].append(frame.name)
     problems = []

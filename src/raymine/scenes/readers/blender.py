@@ -7,12 +7,14 @@ convention.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from raymine.contracts import Split
 from raymine.scenes.images import ImageFinder
 from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
+from raymine.scenes.unused import KEYS
 
 from .jsonfiles import (
     has_intrinsics,
@@ -29,7 +31,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 def is_blender(root: Path) -> bool:
     """Whether the folder contains a file of this format."""
-    return any((root / f"transforms_{split}.json").is_file() for split in SPLITS)
+    return any(os.path.lexists(root / f"transforms_{split}.json") for split in SPLITS)
 
 
 def parse_blender(root: Path) -> Parsed:
@@ -39,7 +41,7 @@ def parse_blender(root: Path) -> Parsed:
     found: list[Split] = []
     for split in SPLITS:
         path = root / f"transforms_{split}.json"
-        if not path.is_file():
+        if not os.path.lexists(path):
             continue
         document = read_object(path, parsed)
         if document is None:
@@ -49,7 +51,7 @@ def parse_blender(root: Path) -> Parsed:
             found.append(split)
             parsed.frames += frames
         parsed.aabb_scale = read_aabb_scale(document, path.name, parsed) or parsed.aabb_scale
-    if not (root / "transforms_train.json").is_file():
+    if not os.path.lexists(root / "transforms_train.json"):
         fix = "Add it, or rename one of the others: training needs a train split."
         parsed.error("transforms_train.json", "does not exist, only other splits do.", fix)
     parsed.own_split = len(found) > 1
@@ -61,6 +63,7 @@ def parse_frames(
 ) -> list[RawFrame]:
     """The frames of a transforms file that have a name and a pose. The others are recorded as problems."""
     frames = []
+    parsed.unused_keys.update(document.keys() & KEYS.keys())
     shared: Intrinsics | None = None
     for i, entry in enumerate(read_frames(document, source, parsed)):
         name = entry.get("file_path")
@@ -69,6 +72,7 @@ def parse_frames(
             parsed.error(f"{source} frames[{i}]", "has no `file_path`.", fix, "json")
             continue
         where = f"{source} frames[{i}] ({name})"
+        parsed.unused_keys.update(entry.keys() & KEYS.keys())
         pose = read_pose(entry, where, parsed)
         if has_intrinsics(entry):
             intrinsics = read_intrinsics({**document, **entry}, where, parsed)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from raymine.cameras import from_colmap
-from raymine.scenes.images import ImageFinder
+from raymine.scenes.images import MOST_PIXELS, ImageFinder
 from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 
 from .colmap_model import (
@@ -69,13 +69,20 @@ def parse_colmap(root: Path, downscale: int) -> Parsed:
         intrinsics = cameras[image.camera]
         if intrinsics is None:
             continue
-        if not np.linalg.norm(image.quaternion) > 0:
-            pose = np.full((3, 4), np.nan)
-        else:
-            pose = from_colmap(image.quaternion, image.translation)
-        frame = RawFrame(image.name, where, finder.find(image.name), intrinsics, pose)
+        frame = RawFrame(image.name, where, finder.find(image.name), intrinsics, _pose(image))
         parsed.frames.append(frame if points is None else _with_depths(frame, image, points))
     return parsed
+
+
+def _pose(image: ModelImage) -> np.ndarray:
+    """The pose [3, 4]; NaN if the quaternion has no direction, which the check of poses reports."""
+    quaternion, largest = image.quaternion, float(np.abs(image.quaternion).max())
+    if not (0 < largest < np.inf and np.isfinite(image.translation).all()):
+        return np.full((3, 4), np.nan)
+    # Divided by its largest number, a quaternion of any length has a norm that is finite and not zero.
+    scaled = quaternion if 1e-100 < largest < 1e100 else quaternion / largest
+    with np.errstate(over="ignore", invalid="ignore"):
+        return from_colmap(scaled, image.translation)
 
 
 def _complete(folder: Path) -> bool:
@@ -84,7 +91,7 @@ def _complete(folder: Path) -> bool:
 
 def _file(folder: Path, stem: str) -> Path | None:
     """A file of the model. Binary takes precedence over text, as in COLMAP."""
-    return next((p for s in (".bin", ".txt") if (p := folder / f"{stem}{s}").is_file()), None)
+    return next((p for s in (".bin", ".txt") if os.path.lexists(p := folder / f"{stem}{s}")), None)
 
 
 def _image_root(root: Path) -> Path:
@@ -112,6 +119,11 @@ def _read_intrinsics(model: Path, parsed: Parsed) -> dict[int, Intrinsics | None
         parsed.error(name, f"has a camera of the unknown model {error}.", fix, "camera-model")
         return None
     for number, camera in stored.items():
+        if not (1 <= camera.width <= MOST_PIXELS and 1 <= camera.height <= MOST_PIXELS):
+            cameras[number] = None
+            what = f"camera {number} is for images of {camera.width}x{camera.height} pixels."
+            parsed.error(name, what, "Correct the size, or export the model again with COLMAP.", "intrinsics")
+            continue
         cameras[number] = camera.intrinsics()
         if cameras[number] is None:
             what = f"camera {number} has the model {camera.model}, which raymine does not support."

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raymine.files import UnreadableFile, read_file
 from raymine.scenes.parsed import Intrinsics
 
 # Identifier in binary files, and number of parameters.
@@ -102,11 +103,18 @@ class ModelPoints:
     positions: np.ndarray
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except UnreadableFile as error:
+        raise ModelFileError(error.what) from error
+
+
 class _Bytes:
     """A binary file that is read from front to back."""
 
     def __init__(self, path: Path) -> None:
-        self.data = path.read_bytes()
+        self.data = _content(path)
         self.at = 0
 
     def take(self, layout: str) -> tuple:
@@ -147,8 +155,11 @@ def read_images(path: Path) -> list[ModelImage]:
 def read_points(path: Path) -> ModelPoints:
     """points3D.bin or points3D.txt."""
     rows = list(_text_points(path) if path.suffix == ".txt" else _binary_points(path))
-    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
-    return ModelPoints(table[:, 0].astype(np.int64), table[:, 1:])
+    bad = next((number for number, *_ in rows if not 0 <= number < 2**63), None)
+    if bad is not None:
+        raise ModelFileError(f"has a point with the id {bad:.10g}, which no model has.")
+    ids = np.array([number for number, *_ in rows], dtype=np.int64)
+    return ModelPoints(ids, np.array([position for _, *position in rows], dtype=np.float64).reshape(-1, 3))
 
 
 def _binary_cameras(path: Path) -> dict[int, ModelCamera]:
@@ -175,7 +186,7 @@ def _binary_images(path: Path) -> Iterator[ModelImage]:
         yield ModelImage(name, values[8], np.array(values[1:5]), np.array(values[5:8]), seen)
 
 
-def _binary_points(path: Path) -> Iterator[tuple[float, ...]]:
+def _binary_points(path: Path) -> Iterator[tuple[int, float, float, float]]:
     file = _Bytes(path)
     for _ in range(file.take("Q")[0]):
         number, x, y, z, *_, track = file.take("Q3d3BdQ")
@@ -185,7 +196,7 @@ def _binary_points(path: Path) -> Iterator[tuple[float, ...]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line numbers and lines without comments. Empty lines are kept: an image without points has one."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = _content(path).decode("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith("#"):
             yield number, line.strip()
@@ -219,12 +230,12 @@ def _text_images(path: Path) -> Iterator[ModelImage]:
         _, observations = next(lines, (0, ""))
         try:
             seen = np.array([int(w) for w in observations.split()[2::3]], dtype=np.int64)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ModelFileError(f"line {number + 1} is not a list of points.") from None
         yield ModelImage(name, camera, np.array(values[:4]), np.array(values[4:]), seen)
 
 
-def _text_points(path: Path) -> Iterator[tuple[float, ...]]:
+def _text_points(path: Path) -> Iterator[tuple[int, float, float, float]]:
     for number, line in _lines(path):
         if not line:
             continue

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from raymine.scenes.images import images_in
 from raymine.scenes.parsed import Parsed
+from raymine.scenes.problems import listing
 
 from .blender import is_blender, parse_blender
 from .colmap import find_model, find_partial_model, parse_colmap
@@ -27,20 +30,25 @@ _EXPECTED = (
 
 def parse_scene(path: Path, downscale: int) -> Parsed:
     """Reads a scene folder or a transforms file with the first format that matches."""
-    if path.is_file() and path.suffix.lower() == ".json":
-        return _described(parse_transforms(path))
     unknown = Parsed(path, "unknown", path.name or str(path))
-    if not path.exists():
+    try:
+        folder = stat.S_ISDIR(path.stat().st_mode)
+        if not folder and path.suffix.lower() == ".json":
+            return _described(parse_transforms(path))
+        if not folder:
+            unknown.error(str(path), "is a file, not a scene folder.", _EXPECTED, "unknown-format")
+            return unknown
+        entries = [p for p in path.iterdir() if not p.name.startswith(".")]
+    except FileNotFoundError:
         fix = "Check the spelling; `raymine demo` needs no scene at all."
         unknown.error(str(path), "there is no such folder.", fix, "no-such-path")
         return unknown
-    if not path.is_dir():
-        unknown.error(str(path), "is a file, not a scene folder.", _EXPECTED, "unknown-format")
-        return unknown
-    try:
-        entries = [p for p in path.iterdir() if not p.name.startswith(".")]
     except PermissionError:
         unknown.error(str(path), "may not be read.", "Give yourself permission to read the folder.", "permission")
+        return unknown
+    except (OSError, ValueError) as error:
+        what = f"cannot be opened: {getattr(error, 'strerror', None) or error}."
+        unknown.error(str(path), what, "Check the path.", "no-such-path")
         return unknown
     if not entries:
         unknown.error(str(path), "the folder is empty.", _EXPECTED, "empty")
@@ -51,7 +59,7 @@ def parse_scene(path: Path, downscale: int) -> Parsed:
 def _parse_folder(path: Path, downscale: int, unknown: Parsed) -> Parsed:
     if is_blender(path):
         return parse_blender(path)
-    if (path / "transforms.json").is_file():
+    if os.path.lexists(path / "transforms.json"):
         return parse_transforms(path / "transforms.json")
     if find_model(path) is not None:
         return parse_colmap(path, downscale)
@@ -60,7 +68,7 @@ def _parse_folder(path: Path, downscale: int, unknown: Parsed) -> Parsed:
     if partial is not None:
         other = "images" if partial.stem == "cameras" else "cameras"
         missing = f"{partial.relative_to(path).as_posix()} has no {other}{partial.suffix} beside it"
-    if (path / "poses_bounds.npy").is_file():
+    if os.path.lexists(path / "poses_bounds.npy"):
         parsed = parse_llff(path, downscale)
         if missing:
             parsed.decisions.insert(0, f"The COLMAP model is incomplete ({missing}); poses_bounds.npy is used instead.")
@@ -73,7 +81,10 @@ def _parse_folder(path: Path, downscale: int, unknown: Parsed) -> Parsed:
         fix = f"Compute poses first, for instance with COLMAP. {_EXPECTED}"
         unknown.error(str(path), what, fix, "unknown-format")
     else:
-        unknown.error(str(path), "has none of the files that raymine knows.", _EXPECTED, "unknown-format")
+        broken = sorted(p.name for p in path.iterdir() if not os.path.exists(p))
+        links = f" It has links that lead nowhere: {listing(broken)}." if broken else ""
+        what = f"has none of the files that raymine knows.{links}"
+        unknown.error(str(path), what, _EXPECTED, "unknown-format")
     return unknown
 
 

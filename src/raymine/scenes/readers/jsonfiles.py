@@ -10,6 +10,7 @@ import numpy as np
 
 from raymine.contracts import CameraModel
 from raymine.files import UnreadableFile, read_json
+from raymine.scenes.images import MOST_PIXELS
 from raymine.scenes.parsed import Intrinsics, Parsed
 
 _OPENCV_NAMES = {"OPENCV", "SIMPLE_RADIAL", "RADIAL", "PERSPECTIVE", "PINHOLE", "SIMPLE_PINHOLE"}
@@ -57,13 +58,14 @@ def read_pose(entry: dict[str, Any], where: str, parsed: Parsed) -> np.ndarray |
     if value is None:
         parsed.error(where, "has no `transform_matrix`.", fix, "pose")
         return None
-    try:
-        # JSON cannot represent NaN, and some writers use null instead.
-        rows = [[math.nan if x is None else float(x) for x in row] for row in value]
-        matrix = np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError):
+    rows = value if isinstance(value, list) else [value]
+    numbers = [x for row in rows for x in (row if isinstance(row, list) else [row])]
+    lengths = {len(row) if isinstance(row, list) else 0 for row in rows}
+    if len(lengths) != 1 or any(isinstance(x, bool) or not isinstance(x, int | float | None) for x in numbers):
         parsed.error(where, "has a `transform_matrix` that is not a matrix of numbers.", fix, "pose")
         return None
+    # JSON cannot represent NaN, and some writers use null instead.
+    matrix = np.array([math.nan if x is None else float(x) for x in numbers]).reshape(len(rows), -1)
     if matrix.shape not in ((4, 4), (3, 4)):
         parsed.error(where, f"has a `transform_matrix` of shape {list(matrix.shape)}.", fix, "pose")
         return None
@@ -107,7 +109,7 @@ def read_intrinsics(entry: dict[str, Any], where: str, parsed: Parsed) -> Intrin
         value = number[key]
         if value is None:
             continue
-        if math.isfinite(value) and value >= 1:
+        if 1 <= value <= MOST_PIXELS:
             size[key] = round(value)
         else:
             parsed.error(where, f"has `{key}` = {value:g}.", f"`{key}` is the image size in pixels.", "intrinsics")

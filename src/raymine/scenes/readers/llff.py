@@ -7,16 +7,36 @@ camera is then scaled to them, x and y separately. The principal point is the im
 
 from __future__ import annotations
 
+import io
+import math
+import struct
+import tokenize
+import warnings
 from pathlib import Path
 
 import numpy as np
 
 from raymine.cameras import from_llff
+from raymine.files import UnreadableFile, read_file
+from raymine.scenes.images import MOST_PIXELS
 from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 
 from .folders import choose_images
 
 _PLACEHOLDER_RATIO = 1000.0
+# What NumPy raises for a damaged header, which is a Python literal.
+_HEADER_ERRORS = (
+    ValueError,
+    SyntaxError,
+    EOFError,
+    TypeError,
+    LookupError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+    tokenize.TokenError,
+)
 
 
 def parse_llff(root: Path, downscale: int) -> Parsed:
@@ -39,7 +59,7 @@ def parse_llff(root: Path, downscale: int) -> Parsed:
         name = image.relative_to(root).as_posix()
         where = f"{parsed.source} row {i} ({name})"
         height, width, focal = matrix[:, 4]
-        if not (np.isfinite(matrix[:, 4]).all() and height >= 1 and width >= 1):
+        if not (np.isfinite(focal) and 1 <= height <= MOST_PIXELS and 1 <= width <= MOST_PIXELS):
             what = f"states the camera height {height:g}, width {width:g}, focal length {focal:g}."
             parsed.error(where, what, "The fifth column of each matrix is (height, width, focal length).", "intrinsics")
             continue
@@ -54,15 +74,38 @@ def _read_rows(path: Path, parsed: Parsed) -> np.ndarray | None:
     """The array [n, 17] in the file. If there is none, records a problem and returns None."""
     fix = "The file holds one row of 17 numbers per image. Write it again with LLFF's imgs2poses."
     try:
-        rows = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        parsed.error(path.name, f"cannot be read as a NumPy array: {error}.", fix, "poses-file")
+        rows = _parse_array(read_file(path))
+    except UnreadableFile as error:
+        parsed.error(path.name, error.what, fix, "poses-file")
         return None
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != 17 or not len(rows):
-        shape = list(rows.shape) if isinstance(rows, np.ndarray) else "of an archive"
-        parsed.error(path.name, f"has shape {shape}, not [images, 17].", fix, "poses-file")
+    if rows.ndim != 2 or rows.shape[1] != 17 or not len(rows):
+        parsed.error(path.name, f"has shape {list(rows.shape)}, not [images, 17].", fix, "poses-file")
         return None
     return rows.astype(np.float64)
+
+
+def _parse_array(data: bytes) -> np.ndarray:
+    """The numbers in an .npy file. Raises `UnreadableFile`. Nothing is unpickled.
+
+    `np.load` would allocate whatever shape the header states, before it sees how short the file is.
+    """
+    file = io.BytesIO(data)
+    try:
+        with warnings.catch_warnings():
+            # NumPy warns of headers by Python 2, which it reads all the same.
+            warnings.simplefilter("ignore")
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, by_columns, kind = read(file)
+    except _HEADER_ERRORS as error:
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnreadableFile(f"cannot be read as a NumPy array: {words[:100]}.") from error
+    if kind.kind not in "fiu":
+        raise UnreadableFile(f"holds values of type {kind}, not numbers.")
+    rest, needed = len(data) - file.tell(), math.prod(shape) * kind.itemsize
+    if rest != needed:
+        raise UnreadableFile(f"is cut short or damaged: shape {list(shape)} needs {needed} bytes, and {rest} follow.")
+    return np.frombuffer(data, kind, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
 
 
 def _bounds_are_real(bounds: np.ndarray, parsed: Parsed) -> bool:

@@ -1,0 +1,23 @@
+"""What the machine has to offer: free memory. Imports nothing of raymine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+_LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+
+
+def free_memory() -> int:
+    """Bytes of main memory that are free, within the limit of a container."""
+    return min(int(psutil.virtual_memory().available), _container_bytes())
+
+
+def _container_bytes() -> int:
+    """Bytes that the control group still allows; practically unlimited if there is no limit."""
+    try:
+        limit, used = _LIMIT.read_text().strip(), int(_USED.read_text())
+        return max(0, int(limit) - used) if limit != "max" else 1 << 62
+    except (OSError, ValueError):
+        return 1 << 62
