@@ -9,6 +9,8 @@ Messages name options through `option`: Python callers read argument names, user
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from os import PathLike, fspath
@@ -72,6 +74,14 @@ class MissingExtraError(RaymineError, ImportError):
             f"{what} needs the package `{package}`, which is not installed.",
             hint=f"Install it with: pip install 'raymine[{extra}]'",
         )
+
+
+def require_finite(config: Any) -> None:
+    """Raise `ConfigError` if a number of `config`, a dataclass, is NaN or infinite. Its `__post_init__` calls this."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"`{field.name}` of {type(config).__name__} must be a finite number, got {value}.")
 
 
 def _as_argument(name: str, value: Any) -> str:

@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raymine import recipes
-from raymine.contracts import Bounds, Camera, Frame, Scene
+from raymine.contracts import Scene
 from raymine.errors import ConfigError, speaking_of_flags
 from raymine.step import TrainConfig
-
-POSE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 4]])
-SCENE = Scene(
-    Path("nowhere"), "blender", (Camera(8, 8, 8.0, 8.0, 4.0, 4.0),), (Frame(Path("x"), 0, POSE),), Bounds(), None,
-    np.eye(4),
-)  # fmt: skip
+from support.scenes import SCENE
 
 MODULE = """
 from raymine.step import TrainConfig
