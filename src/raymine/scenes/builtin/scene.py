@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from raymine.errors import ConfigError
-from raymine.files import write_json
+from raymine.files import UnreadableFile, read_json, write_json
 from raymine.scenes._cache import REMEDY, cache_root, locked, storage_error, writable_folder
 
 _MANIFEST = "manifest.json"
@@ -85,9 +85,9 @@ def _name_of(config: BuiltinConfig) -> str:
 def _is_whole(folder: Path) -> bool:
     """Whether every file of the scene exists and has the size with which it was written."""
     try:
-        sizes = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["sizes"]
+        sizes = read_json(folder / _MANIFEST)["sizes"]
         return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UnreadableFile, OSError, KeyError, TypeError, AttributeError):
         return False
 
 
