@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from os import PathLike, fspath
 from typing import Any, Final
 
 _NO_VALUE: Final = object()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean `x`?" with the closest of the known names, whatever their case; empty if none is close."""
+    by_case = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_case, n=1)
+    return f" Did you mean `{by_case[close[0]]}`?" if close else ""
 
 
 class RaymineError(Exception):
