@@ -33,6 +33,8 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if os.path.lexists(path) and not os.path.isfile(path):
+            raise _not_a_log(path, "is not a file.")
         try:
             _drop_cut_line(path)
             self._descriptor: int | None = os.open(
@@ -115,12 +117,16 @@ def _read_lines(path: Path) -> list[bytes]:
     try:
         return read_file(path).split(b"\n")
     except UnreadableFile as error:
-        raise RunError(f"The log {path} {error.what}", hint="Move it away; the run can go on without it.") from error
+        raise _not_a_log(path, error.what) from error
 
 
-def _step_of(row: Row) -> int:
+def _not_a_log(path: Path, what: str) -> RunError:
+    return RunError(f"The log {path} {what}", hint="Move it away; the run can go on without it.")
+
+
+def _step_of(row: Row) -> float:
     step = row.get("step")
-    return step if isinstance(step, int) else -1
+    return step if isinstance(step, int | float) else -1
 
 
 def _parse(line: bytes) -> Row | None:

@@ -11,12 +11,21 @@ from typing import Any
 
 from torch import Tensor
 
+from raymine import recipes
 from raymine.checkpoint.tensor_file import write_tensors
+from raymine.config import replace_fields
+from raymine.contracts import Scene
 from raymine.experiment import SilentObserver, StepInfo, TrainRequest
 from raymine.files import json_bytes
 from raymine.rundir import RunDir
+from raymine.step import TrainConfig
 from support.fake_training import manifest
 from support.killed_run import TINY
+
+
+def tiny(scene: Scene, device: str) -> TrainConfig:
+    """A recipe for the command line: `--recipe support.runs:tiny`."""
+    return replace_fields(recipes.build("ngp", scene, device), TINY)
 
 
 def create_run(path: Path | None, root: Path = Path(), stem: str = "x") -> RunDir:

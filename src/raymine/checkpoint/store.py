@@ -11,6 +11,7 @@ no generator state.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -236,11 +237,11 @@ def rewind(folder: Path, step: int, best: Best | None) -> None:
                 os.replace(path, path.with_name(path.name + ".damaged"))
     for orphan in folder.glob("step-*.safetensors"):
         if not orphan.with_suffix(".json").exists():
-            orphan.unlink()
+            _remove(orphan)
     if best is not None and best.step in list_steps(folder):
         mark_best(folder, best)
     else:
-        (folder / "best.json").unlink(missing_ok=True)
+        _remove(folder / "best.json")
 
 
 class _FormatError(CheckpointError):
@@ -283,8 +284,14 @@ def _rotate(folder: Path, keep: int) -> None:
     for step in list_steps(folder)[:-keep]:
         if best is None or step != best.step:
             tensor_path, json_path = _paths(folder, step)
-            json_path.unlink(missing_ok=True)
-            tensor_path.unlink(missing_ok=True)
+            _remove(json_path)
+            _remove(tensor_path)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file that is no longer needed. One that cannot be deleted only takes up space."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _schema(path: Path, body: dict[str, Any]) -> int:
