@@ -18,7 +18,7 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files", "machine", "progress_bar"},
+    {"contracts", "files", "machine", "progress_bar", "terminal"},
     {"cameras", "pictures"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},

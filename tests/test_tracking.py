@@ -113,3 +113,23 @@ def test_unwritable_log_raises_resource_error(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ResourceError, match="no permission to write"):
         JsonlWriter(tmp_path / "m.jsonl")
+
+
+def test_log_that_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "folder", "device", "loop"):
+        with pytest.raises(RunError, match=f"The log .*{name} is not a file"):
+            JsonlWriter(tmp_path / name)
+        if name != "loop":
+            with pytest.raises(RunError, match=f"The log .*{name} (is a|cannot be read)"):
+                read_rows(tmp_path / name)
+
+
+def test_rows_with_huge_numbers_and_deep_nesting_do_not_stop_a_repair(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    lines = [b'{"step": 1}', b"[" * 100_000, b'{"step": ' + b"9" * 5000 + b"}", b"\xed\xa0\x80", b"[]"]
+    log.write_bytes(b"".join(line + b"\n" for line in lines))
+    assert repair(log, 5) == Repair(kept=1, later=1, unreadable=3)

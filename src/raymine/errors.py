@@ -9,12 +9,22 @@ Messages name options through `option`: Python callers read argument names, user
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from os import PathLike, fspath
 from typing import Any, Final
 
 _NO_VALUE: Final = object()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean `x`?" with the closest of the known names, whatever their case; empty if none is close."""
+    by_case = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_case, n=1)
+    return f" Did you mean `{by_case[close[0]]}`?" if close else ""
 
 
 class RaymineError(Exception):
@@ -72,6 +82,14 @@ class MissingExtraError(RaymineError, ImportError):
             f"{what} needs the package `{package}`, which is not installed.",
             hint=f"Install it with: pip install 'raymine[{extra}]'",
         )
+
+
+def require_finite(config: Any) -> None:
+    """Raise `ConfigError` if a number of `config`, a dataclass, is NaN or infinite. Its `__post_init__` calls this."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"`{field.name}` of {type(config).__name__} must be a finite number, got {value}.")
 
 
 def _as_argument(name: str, value: Any) -> str:

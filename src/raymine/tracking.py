@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raymine.errors import RunError
-from raymine.files import JSON, atomic_file, finite_or_none, resource_error
+from raymine.files import JSON, UnreadableFile, atomic_file, finite_or_none, parse_json, read_file, resource_error
 
 Row = dict[str, JSON]
 
@@ -33,6 +33,8 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if os.path.lexists(path) and not os.path.isfile(path):
+            raise _not_a_log(path, "is not a file.")
         try:
             _drop_cut_line(path)
             self._descriptor: int | None = os.open(
@@ -74,13 +76,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Any other unreadable line is damage and raises `RunError` with its line number.
     """
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"Cannot read the log {path}: {error.strerror or error}.") from error
-    lines = text.split(b"\n")
+    lines = _read_lines(path)
     rows: list[Row] = []
     # After a final newline, `split` gives b"". Anything else there is an incomplete line of a killed writer.
     for number, line in enumerate(lines[:-1], start=1):
@@ -96,11 +92,9 @@ def read_rows(path: Path) -> list[Row]:
 
 def repair(path: Path, last_step: int) -> Repair:
     """Atomically remove rows with `step` > `last_step` and unreadable lines. An intact file is not touched."""
-    if not path.exists():
-        return Repair(0, 0, 0)
     kept: list[bytes] = []
     later = unreadable = 0
-    lines = path.read_bytes().split(b"\n")
+    lines = _read_lines(path)
     for line in lines[:-1]:
         row = _parse(line)
         if row is None:
@@ -116,15 +110,29 @@ def repair(path: Path, last_step: int) -> Repair:
     return Repair(len(kept), later, unreadable + int(cut))
 
 
-def _step_of(row: Row) -> int:
+def _read_lines(path: Path) -> list[bytes]:
+    """The lines of a log; after its last newline comes b"" or an incomplete line. [b""] if there is no log."""
+    if not path.exists():
+        return [b""]
+    try:
+        return read_file(path).split(b"\n")
+    except UnreadableFile as error:
+        raise _not_a_log(path, error.what) from error
+
+
+def _not_a_log(path: Path, what: str) -> RunError:
+    return RunError(f"The log {path} {what}", hint="Move it away; the run can go on without it.")
+
+
+def _step_of(row: Row) -> float:
     step = row.get("step")
-    return step if isinstance(step, int) else -1
+    return step if isinstance(step, int | float) else -1
 
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
-    except (UnicodeDecodeError, ValueError):
+        row = parse_json(line)
+    except UnreadableFile:
         return None
     return row if isinstance(row, dict) else None
 

@@ -204,7 +204,11 @@ def test_runs_are_ordered_by_seed_then_policy(tmp_path: Path, monkeypatch: pytes
         (["mining", "no-such-scene"], 3, "no-such-scene"),
         (["step", "no-such-scene"], 3, "no-such-scene"),
         (["step", "x", "--seconds", "0"], 2, "--seconds must be a positive number"),
-        (["step", "x", "--seeds", "2"], 2, "neither --resume nor --seeds"),
+        (
+            ["step", "x", "--seeds", "2"],
+            2,
+            "`raymine bench step` has no option --seeds. It is an option of `raymine bench mining`.",
+        ),
         (["step", "x", "--out", "."], 4, "is a folder"),
     ],
 )

@@ -24,5 +24,5 @@ def test_results_round_trip_and_unreadable_files_raise(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="of this version"):
         read_document(tmp_path)
     (tmp_path / "mining.json").write_text(json.dumps(data)[:-20])
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="is not valid JSON"):
         read_document(tmp_path)

@@ -57,11 +57,14 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "x", "--stepss", "3"], ["Unrecognized options", "--stepss", "--steps INT"]),
-        (["train", "x", "--steps", "three"], ["--steps", "three"]),
-        (["train", "x", "--device", "tpu"], ["--device", "tpu", "cuda"]),
-        (["train"], ["SCENE", "required"]),
-        (["--json", "runs"], ["--json"]),
+        (
+            ["train", "x", "--stepss", "3"],
+            ["`raymine train` has no option --stepss. Did you mean --steps?\nOptions: raymine train --help\n"],
+        ),
+        (["train", "x", "--steps", "three"], ["--steps must be a whole number, got `three`.\n"]),
+        (["train", "x", "--device", "tpu"], ["--device must be auto, cpu or cuda, got `tpu`."]),
+        (["train"], ["`raymine train` needs its argument SCENE.\nOptions: raymine train --help\n"]),
+        (["--json", "runs"], ["--json stands before the command; options come after it."]),
     ],
 )
 def test_invalid_options_exit_with_2(
@@ -90,13 +93,13 @@ def test_invalid_options_exit_with_2(
         (
             MemoryError(),
             5,
-            "error: not enough memory (no details).\nTry --downscale 2 or more, or close other programs.\n",
+            "error: not enough memory (no details).\nClose other programs, or use a machine with more memory.\n",
         ),
         (
             RuntimeError("[enforce fail] CPUAllocator: can't allocate memory: 9 bytes.\nmore"),
             5,
             "error: not enough memory ([enforce fail] CPUAllocator: can't allocate memory: 9 bytes.).\n"
-            "Try --downscale 2 or more, or close other programs.\n",
+            "Close other programs, or use a machine with more memory.\n",
         ),
         (
             OSError(28, "No space left on device", "/x/y"),

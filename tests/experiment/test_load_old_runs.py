@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from raymine import checkpoint, recipes
-from raymine.checkpoint.tensor_file import write_tensors
 from raymine.cli import main
 from raymine.config import RunConfig, model_digest
 from raymine.config.migrate import SCHEMA
 from raymine.contracts import Scene
 from raymine.errors import CheckpointError, RunError
 from raymine.experiment import TrainRequest, load_run, train
-from raymine.files import json_bytes
 from raymine.rundir import RunDir
 from raymine.scenes.builtin import builtin_scene
 from raymine.step import TrainConfig
+from support.runs import rewrite_checkpoint
 
 OLD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config" / "schema_1.json").read_text())
 OLD_DIGEST = "7d98c1ca4ee4f0e8eb57c5f70c36c537e9ac066b688ed83d56fb849d4d677022"
@@ -36,16 +33,6 @@ def old_name(name: str) -> str:
     return {"sampler.values": "occupancy.values", "sampler.swept": "occupancy.swept"}.get(name, name)
 
 
-def rewrite(path: Path, tensors: dict[str, Tensor], change: dict[str, Any]) -> None:
-    """Write a checkpoint's tensors and JSON anew; a key that becomes None is left out."""
-    body = json.loads(path.read_text())
-    del body["digest"]
-    mark = write_tensors(path.with_suffix(".safetensors"), tensors)
-    body["tensors"] = {"file": body["tensors"]["file"], "bytes": mark.bytes, "sha256": mark.sha256}
-    body = {key: value for key, value in {**body, **change}.items() if value is not None}
-    path.write_bytes(json_bytes({**body, "digest": hashlib.sha256(json_bytes(body)).hexdigest()}))
-
-
 def age(run: Path, config: dict[str, Any]) -> None:
     """Rewrite a run as an earlier version stored it: its config.json, and the old names in every checkpoint."""
     (run / "config.json").write_text(json.dumps(config))
@@ -54,7 +41,7 @@ def age(run: Path, config: dict[str, Any]) -> None:
         tensors = {old_name(name): value for name, value in load_file(path.with_suffix(".safetensors")).items()}
         scalars = {old_name(name): value for name, value in body["scalars"].items()}
         meta = {**body["meta"], "config": model_digest(config)}
-        rewrite(path, tensors, {"schema": None, "scalars": scalars, "meta": meta})
+        rewrite_checkpoint(path, tensors, {"schema": None, "scalars": scalars, "meta": meta})
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +107,7 @@ def test_checkpoint_stays_valid_after_a_setting_with_default_is_added(run: Path,
     (run / "config.json").write_text(json.dumps(config))
     path = run / "checkpoints/step-00000004.json"
     meta = {**json.loads(path.read_text())["meta"], "config": digest}
-    rewrite(path, load_file(path.with_suffix(".safetensors")), {"meta": meta})
+    rewrite_checkpoint(path, load_file(path.with_suffix(".safetensors")), {"meta": meta})
     check_loads_and_resumes(run, scene, digest)
     assert config_of(run)["earlier_digests"] == [digest]
     assert config_of(run)["train"]["amp"] == "auto"
@@ -136,7 +123,7 @@ def test_checkpoint_of_another_model_raises(run: Path, scene: Path) -> None:
 
 def test_checkpoint_and_config_of_a_newer_schema_raise(run: Path) -> None:
     path = run / "checkpoints/step-00000004.json"
-    rewrite(path, load_file(path.with_suffix(".safetensors")), {"schema": 99})
+    rewrite_checkpoint(path, load_file(path.with_suffix(".safetensors")), {"schema": 99})
     with pytest.raises(CheckpointError, match=r"step-00000004\.json was made by a newer raymine: it has schema 99"):
         load_run(run, device="cpu")
     (run / "config.json").write_text(json.dumps({**config_of(run), "schema": 99}))

@@ -179,7 +179,7 @@ def test_without_a_checkpoint_the_rollback_goes_to_the_initial_state(tmp_path: P
 
 
 def test_a_run_that_stays_non_finite_ends_after_three_rollbacks(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"8 steps in a row at step 42, after 3 rollbacks") as caught:
+    with pytest.raises(TrainingError, match=r"8 non-finite steps in a row at step 42, after 3 rollbacks") as caught:
         train(tmp_path / "a", Options(steps=100, poison=lambda s: s > 10, schedule=EVERY_STEP))
     assert caught.value.exit_code == 6
     # The last good checkpoint is kept.

@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raymine import recipes
-from raymine.contracts import Bounds, Camera, Frame, Scene
+from raymine.contracts import Scene
 from raymine.errors import ConfigError, speaking_of_flags
 from raymine.step import TrainConfig
-
-POSE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 4]])
-SCENE = Scene(
-    Path("nowhere"), "blender", (Camera(8, 8, 8.0, 8.0, 4.0, 4.0),), (Frame(Path("x"), 0, POSE),), Bounds(), None,
-    np.eye(4),
-)  # fmt: skip
+from support.scenes import SCENE
 
 MODULE = """
 from raymine.step import TrainConfig
@@ -105,9 +99,8 @@ def test_recipes_of_entry_points_are_listed_and_built(monkeypatch: pytest.Monkey
     assert "own_recipes.mine" not in sys.modules, "listing names imports nothing"
     assert recipes.build("mine", SCENE, "cpu").amp == "fp32"
     assert recipes.name_of("mine") == "mine"
-    with pytest.raises(ConfigError, match="no recipe `mime`") as caught:
+    with pytest.raises(ConfigError, match=r"no recipe `mime`\. Did you mean `mine`\?\nThere is: mine, ngp"):
         recipes.build("mime", SCENE, "cpu")
-    assert caught.value.hint == "Did you mean `mine`?"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +110,7 @@ def test_recipes_of_entry_points_are_listed_and_built(monkeypatch: pytest.Monkey
         ("own_recipes.mine.good", "A function of your own is package.module:function"),
         ("own_recipes.missing:good", "`recipe='own_recipes.missing:good'` .* there is no module `own_recipes.missing`"),
         ("no_such_package.x:good", "there is no module `no_such_package`"),
-        ("own_recipes.mine:god", "`own_recipes.mine` has no `god`.\nDid you mean `good`\\?"),
+        ("own_recipes.mine:god", "`own_recipes.mine` has no `god`. Did you mean `good`\\?"),
         ("own_recipes.mine:NUMBER", "`NUMBER` must be a function .* and is a int"),
         ("own_recipes.mine:", "must look like package.module:function"),
         (":good", "must look like package.module:function"),

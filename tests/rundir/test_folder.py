@@ -113,7 +113,7 @@ def test_opening_a_missing_or_damaged_run_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"config\.json is missing"):
         RunDir.open(tmp_path / "run").read_config_json()
     (tmp_path / "run/manifest.json").write_text('{"name": ')
-    with pytest.raises(RunError, match=r"manifest\.json cannot be read"):
+    with pytest.raises(RunError, match=r"manifest\.json is cut short"):
         RunDir.open(tmp_path / "run").read_manifest()
 
 

@@ -48,6 +48,9 @@ class FakeState:
     def scalars(self) -> dict[str, object]:
         return {"step": self.step, "horizon": self.horizon, "rays": self.rays}
 
+    def non_finite(self) -> list[str]:
+        return [name for name, value in self.tensors().items() if not torch.isfinite(value).all()]
+
     def restore(self, tensors: dict[str, Tensor], scalars: dict[str, object]) -> None:
         for name, mine in self.tensors().items():
             if name not in tensors or tensors[name].shape != mine.shape:
@@ -56,8 +59,21 @@ class FakeState:
         self.step, self.horizon, self.rays = scalars["step"], scalars["horizon"], scalars["rays"]  # type: ignore
 
 
-def advance(state: FakeState, *, poison: Callable[[int], bool] = lambda _: False, sleep: float = 0.0) -> StepReport:
-    """One step. If `poison(step)` is true, the step is non-finite and changes no parameter."""
+def never(_: int) -> bool:
+    return False
+
+
+def advance(
+    state: FakeState,
+    *,
+    poison: Callable[[int], bool] = never,
+    overflow: Callable[[int], bool] = never,
+    sleep: float = 0.0,
+) -> StepReport:
+    """One step. If `poison(step)` is true, the step is non-finite and changes no parameter.
+
+    If `overflow(step)` is true, a parameter becomes infinite, though the step reports finite values.
+    """
     generator = torch.Generator().manual_seed(state.seed * 1_000_003 + state.step)
     noise = torch.randn(SIZE, generator=generator)
     rate = 0.1 * (1 - state.step / (state.horizon + 1))
@@ -70,6 +86,8 @@ def advance(state: FakeState, *, poison: Callable[[int], bool] = lambda _: False
         return StepReport(state.step - 1, float("nan"), float("nan"), state.rays, 0, 0, rate, finite=False)
     state.moment.mul_(0.9).add_(gradient, alpha=0.1)
     state.weights.sub_(state.moment, alpha=rate)
+    if overflow(state.step):
+        state.weights[0] = torch.inf
     state.grid.copy_(state.weights > 0)
     state.half.copy_(state.weights[:3])
     state.count.add_(1)
@@ -136,6 +154,8 @@ class Options:
     sleep: float = 0.0
     now: Callable[[], float] = time.perf_counter
     burst: int = 1
+    overflow: Callable[[int], bool] = lambda _: False
+    """Whether a step (from 1) makes a parameter infinite although its loss and gradient are finite."""
     lose: Callable[[int], int] = lambda _: 0
     """Number of rays that a step (from 1) loses for lack of capacity."""
 
@@ -157,7 +177,8 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
             advance=lambda most: [
                 replace(report, lost=options.lose(report.step + 1))
                 for report in (
-                    advance(state, poison=options.poison, sleep=options.sleep) for _ in range(min(most, options.burst))
+                    advance(state, poison=options.poison, overflow=options.overflow, sleep=options.sleep)
+                    for _ in range(min(most, options.burst))
                 )
             ],
             renderer=FakeRenderer,

@@ -13,6 +13,17 @@ from raymine.step import TrainData
 
 SIZE = 24
 
+SCENE = Scene(
+    Path("nowhere"),
+    "blender",
+    (Camera(8, 8, 8.0, 8.0, 4.0, 4.0),),
+    (Frame(Path("x"), 0, np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 4]])),),
+    Bounds(),
+    None,
+    np.eye(4),
+)
+"""A scene of one frame without pixels, for recipes."""
+
 
 class MemoryImages:
     """An `ImageSource` over arrays [H, W, 4] uint8."""

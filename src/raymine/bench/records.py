@@ -5,13 +5,12 @@ Seconds are training seconds (steps only), PSNR is in dB, memory in bytes. A mis
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from raymine.config import from_json, to_json
 from raymine.errors import ConfigError, RunError, option
-from raymine.files import JSON, write_json
+from raymine.files import JSON, UnreadableFile, read_json, write_json
 from raymine.mining.diagnose import Diagnosis
 from raymine.rundir import Environment
 
@@ -220,14 +219,12 @@ def write_document(folder: Path, document: Document) -> None:
 def read_document(folder: Path) -> Document:
     """Read `mining.json`; `RunError` if it is missing, damaged or of another version."""
     path = folder / NAME
+    if not path.exists():
+        raise RunError(f"{folder} holds no benchmark: it has no {NAME}.", hint=f"Leave out {option('resume')}.")
     try:
-        data: JSON = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RunError(
-            f"{folder} holds no benchmark: it has no {NAME}.", hint=f"Leave out {option('resume')}."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}.") from error
+        data: JSON = read_json(path)
+    except UnreadableFile as error:
+        raise RunError(f"{path} {error.what}", hint=f"Give another {option('out')}.") from error
     if not isinstance(data, dict) or data.get("benchmark") != "mining" or data.get("version") != VERSION:
         raise RunError(
             f"{path} is no mining benchmark of this version ({VERSION}).", hint=f"Give another {option('out')}."

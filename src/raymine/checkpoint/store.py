@@ -11,8 +11,8 @@ no generator state.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -23,9 +23,19 @@ from typing import Any
 from torch import Tensor
 
 from raymine._version import __version__
+from raymine.config import from_json
 from raymine.config.migrate import SCHEMA, migrate_scalars, migrate_tensors, schema_of
 from raymine.errors import CheckpointError, ConfigError, option
-from raymine.files import JSON, json_bytes, remove_stale_temps, resource_error, write_json
+from raymine.files import (
+    JSON,
+    UnreadableFile,
+    finite_or_none,
+    json_bytes,
+    read_json,
+    remove_stale_temps,
+    resource_error,
+    write_json,
+)
 
 from .tensor_file import Fingerprint, read_tensors, write_tensors
 
@@ -63,6 +73,26 @@ class Best:
     value: float
 
 
+@dataclass(frozen=True)
+class _TensorFile:
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The JSON of a checkpoint, without its digest."""
+
+    format: int
+    version: str
+    step: int
+    tensors: _TensorFile
+    scalars: dict[str, JSON]
+    meta: dict[str, JSON]
+    schema: int = 1
+
+
 def save(
     folder: Path,
     step: int,
@@ -77,7 +107,8 @@ def save(
     checkpoints stay, and no incomplete file remains.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # Without its parents: a run folder that was removed must not come back without its config.
+        folder.mkdir(exist_ok=True)
     except OSError as error:
         raise resource_error(error, "create the checkpoint folder", folder) from error
     tensor_path, json_path = _paths(folder, step)
@@ -110,17 +141,15 @@ def load(path: Path) -> Checkpoint:
     damaged, or has a format that this version does not read.
     """
     json_path = path.with_suffix(".json")
-    body = _read_body(json_path)
-    stored = body["tensors"]
-    schema = _schema(json_path, body)
-    tensors = read_tensors(json_path.with_suffix(".safetensors"), Fingerprint(stored["bytes"], stored["sha256"]))
+    body, schema = _read_body(json_path)
+    tensors = read_tensors(json_path.with_suffix(".safetensors"), Fingerprint(body.tensors.bytes, body.tensors.sha256))
     return Checkpoint(
         json_path,
-        body["step"],
+        body.step,
         migrate_tensors(tensors, schema),
-        migrate_scalars(body["scalars"], schema),
-        body["meta"],
-        body["version"],
+        migrate_scalars(body.scalars, schema),
+        body.meta,
+        body.version,
     )
 
 
@@ -148,9 +177,10 @@ def load_latest(folder: Path) -> Latest | None:
 
 def list_steps(folder: Path) -> list[int]:
     """The steps of all checkpoints, intact or damaged, ascending."""
-    if not folder.is_dir():
+    try:
+        matches = [_NAME.fullmatch(name) for name in os.listdir(folder)]
+    except OSError:
         return []
-    matches = (_NAME.fullmatch(p.name) for p in folder.iterdir())
     return sorted(int(m.group(1)) for m in matches if m)
 
 
@@ -181,9 +211,8 @@ def mark_best(folder: Path, best: Best) -> None:
 def read_best(folder: Path) -> Best | None:
     """The content of `best.json`, if the checkpoint that it names exists; else None."""
     try:
-        data = json.loads((folder / "best.json").read_bytes())
-        best = Best(int(data["step"]), str(data["metric"]), float(data["value"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        best = from_json(Best, read_json(folder / "best.json"))
+    except (UnreadableFile, ConfigError):
         # The marker is derived from the metrics. Without it the latest checkpoint is used.
         return None
     return best if best.step in list_steps(folder) else None
@@ -208,11 +237,11 @@ def rewind(folder: Path, step: int, best: Best | None) -> None:
                 os.replace(path, path.with_name(path.name + ".damaged"))
     for orphan in folder.glob("step-*.safetensors"):
         if not orphan.with_suffix(".json").exists():
-            orphan.unlink()
+            _remove(orphan)
     if best is not None and best.step in list_steps(folder):
         mark_best(folder, best)
     else:
-        (folder / "best.json").unlink(missing_ok=True)
+        _remove(folder / "best.json")
 
 
 class _FormatError(CheckpointError):
@@ -255,8 +284,14 @@ def _rotate(folder: Path, keep: int) -> None:
     for step in list_steps(folder)[:-keep]:
         if best is None or step != best.step:
             tensor_path, json_path = _paths(folder, step)
-            json_path.unlink(missing_ok=True)
-            tensor_path.unlink(missing_ok=True)
+            _remove(json_path)
+            _remove(tensor_path)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file that is no longer needed. One that cannot be deleted only takes up space."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _schema(path: Path, body: dict[str, Any]) -> int:
@@ -266,13 +301,14 @@ def _schema(path: Path, body: dict[str, Any]) -> int:
         raise _FormatError(error.message, hint=error.hint) from error
 
 
-def _read_body(path: Path) -> dict[str, Any]:
+def _read_body(path: Path) -> tuple[_Body, int]:
+    """The verified JSON of a checkpoint, and its schema."""
+    if not os.path.lexists(path):
+        raise CheckpointError(f"There is no checkpoint {path}.")
     try:
-        body = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"There is no checkpoint {path}.") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from error
+        body = read_json(path)
+    except UnreadableFile as error:
+        raise CheckpointError(f"{path} is damaged: it {error.what}") from error
     if not isinstance(body, dict):
         raise CheckpointError(f"{path} is damaged: it is not a JSON object.")
     stored = body.pop("digest", None)
@@ -283,6 +319,10 @@ def _read_body(path: Path) -> dict[str, Any]:
             f"this is raymine {__version__}, which reads format {FORMAT}.",
             hint=f"Use raymine {body.get('version', 'of that version')}, or train again with another {option('out')}.",
         )
-    if stored != _digest(body):
+    if finite_or_none(body) != body or stored != _digest(body):
         raise CheckpointError(f"{path} is damaged: its content does not match its digest.")
-    return body
+    schema = _schema(path, body)
+    try:
+        return from_json(_Body, body), schema
+    except ConfigError as error:
+        raise CheckpointError(f"{path} is damaged: {error.message}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ def read_tensors(path: Path, expected: Fingerprint) -> dict[str, Tensor]:
     try:
         # Copy the verified bytes: tensors of a memory-mapped file would change with the file.
         return {name: value.clone() for name, value in safetensors.torch.load_file(path).items()}
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        # The library fails with other errors than its own where an intact file holds what it does not expect.
         raise CheckpointError(f"{path} is damaged: {error}.") from error
 
 
@@ -90,9 +92,11 @@ def _header(order: list[str], tensors: Mapping[str, Tensor]) -> bytes:
 def _verify(path: Path, expected: Fingerprint) -> None:
     hasher = hashlib.sha256()
     try:
-        size = path.stat().st_size
-        if size != expected.bytes:
-            raise CheckpointError(f"{path} is damaged: {size} bytes, {expected.bytes} were written.")
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise CheckpointError(f"{path} is damaged: it is not a file.")
+        if state.st_size != expected.bytes:
+            raise CheckpointError(f"{path} is damaged: {state.st_size} bytes, {expected.bytes} were written.")
         with open(path, "rb") as file:
             while chunk := file.read(1 << 20):
                 hasher.update(chunk)

@@ -6,24 +6,32 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
+import dataclasses
 import errno
+import functools
+import inspect
 import logging
+import operator
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Protocol, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 import tyro
 
 from raymine._version import __version__
-from raymine.errors import RaymineError, speaking_of_flags
+from raymine.errors import RaymineError, did_you_mean, speaking_of_flags
+from raymine.files import expanded
+from raymine.terminal import discard, guarded_streams
 
-from .bench import Bench
+from .bench import BENCHMARKS, Bench
 from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
+from .flags import require_valid
 from .render import Render
 from .runs import Runs
 from .train import Train
@@ -33,18 +41,32 @@ _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 Start with `raymine demo`. With photos of your own: `raymine check SCENE`, then `raymine train SCENE`. Help on one
 command: `raymine train --help`. `raymine --version` prints the version."""
 
-_NAMES = ("demo", "check", "train", "eval", "render", "runs", "bench", "doctor")
+_COMMANDS: dict[str, type] = {
+    "demo": Demo,
+    "check": Check,
+    "train": Train,
+    "eval": Evaluate,
+    "render": Render,
+    "runs": Runs,
+    **{f"bench {name}": command for name, command in BENCHMARKS.items()},
+    "doctor": Doctor,
+}
+"""The dataclass of every command, by what is typed after `raymine`."""
 
-_Command = (
-    Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Check, tyro.conf.subcommand("check")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Evaluate, tyro.conf.subcommand("eval")]
-    | Annotated[Render, tyro.conf.subcommand("render")]
-    | Annotated[Runs, tyro.conf.subcommand("runs")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-)
+_NAMES = tuple(dict.fromkeys(name.partition(" ")[0] for name in _COMMANDS))
+
+_OVERVIEW = {name: _COMMANDS.get(name, Bench) for name in _NAMES}
+
+_SMALLER = {
+    "train": "Try --downscale 2 or more. ",
+    "bench": "Try --downscale 2 or more, or fewer --samples. ",
+    "check": "Try --downscale 2 or more. ",
+    "render": "Try a smaller --size. ",
+}
+"""What makes a command need less memory."""
+
+_BUG = """This is a bug in raymine. Please report it, with the command that you typed and the lines below.
+Run folders are intact: every file in them is written as a whole."""
 
 _MARKERS = (
     tyro.conf.FlagCreatePairsOff,
@@ -62,25 +84,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name; None uses `sys.argv`) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _shorten_spinning()
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    try:
-        with speaking_of_flags():
+    with guarded_streams(), speaking_of_flags():
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+        try:
             code = _run(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has closed it. Without this, Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
-    except KeyboardInterrupt:
-        return _fail("stopped by Ctrl-C", "", 130)
-    except RaymineError as error:
-        return _fail(error.message, error.hint, error.exit_code)
-    except (MemoryError, OSError, RuntimeError) as error:
-        remedy = _resource_problem(error)
-        if remedy is None:
-            raise
-        return _fail(*remedy, 5)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has closed it. Without this, Python would complain again at exit.
+            discard(sys.stdout)
+            return 128 + 13
+        except KeyboardInterrupt:
+            return _fail("stopped by Ctrl-C", "", 130)
+        except RaymineError as error:
+            return _fail(error.message, error.hint, error.exit_code)
+        except Exception as error:
+            remedy = _resource_problem(error, arguments)
+            if remedy is None:
+                print(_BUG, file=sys.stderr)
+                raise
+            return _fail(*remedy, 5)
 
 
 def _shorten_spinning() -> None:
@@ -95,46 +118,78 @@ def _shorten_spinning() -> None:
 
 def _run(arguments: list[str]) -> int:
     if not arguments:
-        _parse(["--help"])
+        _overview("raymine", _DESCRIPTION, _OVERVIEW)
         return 2
-    if arguments[0] in ("--version", "-V"):
+    first, *rest = arguments
+    if first in ("--version", "-V"):
         print(f"raymine {__version__}")
         return 0
-    if not arguments[0].startswith("-") and arguments[0] not in _NAMES:
-        close = difflib.get_close_matches(arguments[0], _NAMES, n=1)
-        meant = f" Did you mean `{close[0]}`?" if close else ""
-        return _fail(f"there is no command `{arguments[0]}`.{meant}", f"Commands: {', '.join(_NAMES)}.", 2)
-    parsed = _parse(arguments)
+    if first in ("--help", "-h"):
+        return _overview("raymine", _DESCRIPTION, _OVERVIEW)
+    if first not in _NAMES:
+        commands = f"Commands: {', '.join(_NAMES)}."
+        if first.startswith("-"):
+            return _fail(f"{first} stands before the command; options come after it.", commands, 2)
+        return _fail(f"there is no command `{first}`.{did_you_mean(first, _NAMES)}", commands, 2)
+    if first == "bench":
+        if not rest or rest[0] in ("--help", "-h"):
+            _overview("raymine bench", inspect.cleandoc(Bench.__doc__ or ""), BENCHMARKS)
+            return 0 if rest else 2
+        if rest[0] not in BENCHMARKS:
+            meant = did_you_mean(rest[0], BENCHMARKS)
+            return _fail(f"there is no benchmark `{rest[0]}`.{meant}", f"Benchmarks: {', '.join(BENCHMARKS)}.", 2)
+        first, *rest = f"bench {rest[0]}", *rest[1:]
+    parsed = _parse(first, rest)
     return parsed if isinstance(parsed, int) else parsed.execute()
 
 
-def _parse(arguments: list[str]) -> _Runnable | int:
+def _parse(name: str, arguments: list[str]) -> _Runnable | int:
     """The command to run, or an exit code if tyro has already printed help or an error."""
+    require_valid(name, arguments, _COMMANDS[name], _COMMANDS)
     try:
-        # tyro accepts a union of dataclasses, but its signature asks for a type.
-        command: _Runnable = tyro.cli(
-            cast("type[_Runnable]", _Command),
-            prog="raymine",
-            description=_DESCRIPTION,
-            args=arguments,
-            config=_MARKERS,
-        )
+        command: Any = tyro.cli(_COMMANDS[name], prog=f"raymine {name}", args=arguments, config=_MARKERS)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    return command
+    return _with_home(command)
 
 
-def _resource_problem(error: Exception) -> tuple[str, str] | None:
+def _overview(program: str, description: str, commands: Mapping[str, type]) -> int:
+    """Print the help page that lists several commands."""
+    # tyro accepts a union of dataclasses, but its signature asks for a type.
+    members: list[Any] = [Annotated[each, tyro.conf.subcommand(name)] for name, each in commands.items()]
+    choices: Any = functools.reduce(operator.or_, members)
+    with contextlib.suppress(SystemExit):
+        tyro.cli(choices, prog=program, description=description, args=["--help"], config=_MARKERS)
+    return 0
+
+
+def _with_home(command: Any) -> Any:
+    """The command with `~` replaced in its paths. A shell does not do so in `--out=~/run`."""
+    values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
+    paths = {name: expanded(value) for name, value in values.items() if isinstance(value, Path)}
+    return dataclasses.replace(command, **paths)
+
+
+def _resource_problem(error: Exception, arguments: list[str]) -> tuple[str, str] | None:
     """Message and hint for an error of memory, disk or permissions that no other code caught; None for a bug."""
     text = str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
         first = text.strip().splitlines()[0] if text.strip() else "no details"
-        return f"not enough memory ({first}).", "Try --downscale 2 or more, or close other programs."
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        smaller = _SMALLER.get(arguments[0], "") if arguments else ""
+        return f"not enough memory ({first}).", f"{smaller}Close other programs, or use a machine with more memory."
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on the disk ({error.filename or 'unknown file'}).", "Free some space and try again."
+    if error.filename is None:
+        return None
     if isinstance(error, PermissionError):
         return f"no permission to use {error.filename}.", "Change its permissions, or choose another folder."
-    return None
+    return f"cannot use {_shortened(str(error.filename))}: {error.strerror}.", ""
+
+
+def _shortened(path: str) -> str:
+    return path if len(path) <= 200 else f"{path[:100]}...{path[-60:]}"
 
 
 def _fail(message: str, hint: str, code: int) -> int:

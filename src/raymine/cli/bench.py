@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
-
-from raymine.errors import ConfigError
 
 from . import output
 from .imports import find_own_modules
@@ -19,27 +16,19 @@ if TYPE_CHECKING:
     from raymine.bench import OpRow, Outcome, StepRow
     from raymine.bench.report.table import Table
 
-_TRAINING = ("policies", "seconds", "views", "recipe", "device", "downscale", "out", "json")
-
-OPTIONS = {
-    "mining": (*_TRAINING, "seeds", "resume", "no_page"),
-    "step": _TRAINING,
-    "ops": ("ops", "samples", "device", "out", "json"),
-}
-"""The options of each benchmark."""
-
-BENCHMARKS = tuple(OPTIONS)
-
 
 @dataclass(frozen=True)
 class Bench:
     """Run a benchmark. `mining`: compare mining policies at equal training time. `step`: time a training step. `ops`:
-    time each op on each backend against plain torch; it takes no scene."""
+    time each op on each backend against plain torch. Help on one: `raymine bench mining --help`."""
 
-    benchmark: tyro.conf.Positional[str]
-    """What to measure: `mining`, `step` or `ops`."""
-    scene: tyro.conf.Positional[str | None] = None
-    """For `mining` and `step`: scene folder, or `builtin` for the scene that comes with raymine."""
+
+@dataclass(frozen=True)
+class BenchMining:
+    """Compare mining policies at equal training time. Needs matplotlib for its page."""
+
+    scene: tyro.conf.Positional[str]
+    """Scene folder, or `builtin` for the scene that comes with raymine."""
     policies: str = "none,prune,hard"
     """Policies, separated by commas: none, prune, hard, hard:{published,poisson,systematic,multinomial,topk,biased}."""
     seconds: float = 60.0
@@ -51,15 +40,11 @@ class Bench:
     recipe: str = "ngp"
     """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device to train on, or to run ops on."""
+    """The device to train on."""
     downscale: int = 1
     """Divide the size of every image by this."""
-    ops: str | None = None
-    """For `ops`: names separated by commas, such as `hash_grid,march`; all if not given."""
-    samples: int | None = None
-    """For `ops`: samples per batch; 2^18 on CUDA and 2^14 on a CPU if not given."""
     out: Path | None = None
-    """`mining`: folder, by default the next free `runs/bench-mining-SCENE-N`. `step`, `ops`: file to append rows to."""
+    """Folder for the results; by default the next free `runs/bench-mining-SCENE-N`."""
     resume: bool = False
     """Complete the benchmark in --out; start it if there is none."""
     no_page: bool = False
@@ -68,34 +53,109 @@ class Bench:
     """Print the results as one JSON document on stdout."""
 
     def execute(self) -> int:
-        _require_known(self.benchmark)
+        from raymine.bench import MiningRequest, bench_mining, table_of
+
+        from .bench_progress import BenchProgress
+
         find_own_modules((), self.recipe)
-        if self.benchmark == "step" and (self.resume or self.seeds != 1):
-            raise ConfigError("`bench step` runs each policy once: it takes neither --resume nor --seeds.")
-        self._require_own_options()
-        if self.benchmark == "ops":
-            if self.scene is not None:
-                raise ConfigError(f"`bench ops` takes no scene, got `{self.scene}`.", hint="Ops are chosen with --ops.")
-            return self._ops()
-        if self.scene is None:
-            raise ConfigError(
-                f"`bench {self.benchmark}` needs a scene: a folder, or the word `builtin`.",
-                hint=f"For instance: raymine bench {self.benchmark} builtin",
-            )
-        return self._step(self.scene) if self.benchmark == "step" else self._mining(self.scene)
+        request = MiningRequest(
+            scene=self.scene,
+            policies=self.policies,
+            seconds=self.seconds,
+            seeds=self.seeds,
+            recipe=self.recipe,
+            device=self.device,
+            downscale=self.downscale,
+            views=self.views,
+            out=self.out,
+            resume=self.resume,
+            page=not self.no_page,
+            command=("raymine", *sys.argv[1:]),
+        )
+        with BenchProgress(self.seconds) as progress:
+            if self.scene == "builtin":
+                progress.make_builtin()
+            outcome = bench_mining(request, progress)
+        if self.json:
+            output.emit_json(_summary(outcome))
+        else:
+            title = f"{self.scene}, {self.seconds:g} s of training each, {outcome.document.environment.device}"
+            _print_table(title, table_of(outcome.document))
+        output.say(f"Results: {outcome.folder / 'mining.json'}")
+        if outcome.page is not None:
+            output.say(f"Page: {outcome.page}")
+        return 0
 
-    def _require_own_options(self) -> None:
-        """Raise `ConfigError` for an option of another benchmark, instead of silently ignoring it."""
-        own = OPTIONS[self.benchmark]
-        for field in fields(self):
-            known = field.name in own or field.name in ("benchmark", "scene")
-            if not known and getattr(self, field.name) != field.default:
-                raise ConfigError(
-                    f"`bench {self.benchmark}` takes no {_flag(field.name)}.",
-                    hint=f"It takes {', '.join(map(_flag, own))}.",
-                )
 
-    def _ops(self) -> int:
+@dataclass(frozen=True)
+class BenchStep:
+    """Time a training step of each policy, after some seconds of training."""
+
+    scene: tyro.conf.Positional[str]
+    """Scene folder, or `builtin` for the scene that comes with raymine."""
+    policies: str = "none,prune,hard"
+    """Policies, separated by commas: none, prune, hard, hard:{published,poisson,systematic,multinomial,topk,biased}."""
+    seconds: float = 60.0
+    """Seconds of training per policy; loading, compiling and evaluating do not count."""
+    views: int = 25
+    """Evaluate at most this many held-out views, evenly spread."""
+    recipe: str = "ngp"
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device to train on."""
+    downscale: int = 1
+    """Divide the size of every image by this."""
+    out: Path | None = None
+    """File to append rows to."""
+    json: bool = False
+    """Print the results as one JSON document on stdout."""
+
+    def execute(self) -> int:
+        from raymine.bench import StepRequest, bench_step
+        from raymine.config import to_json
+
+        from .bench_progress import StepProgress
+
+        find_own_modules((), self.recipe)
+        request = StepRequest(
+            scene=self.scene,
+            policies=self.policies,
+            seconds=self.seconds,
+            recipe=self.recipe,
+            device=self.device,
+            downscale=self.downscale,
+            views=self.views,
+            out=self.out,
+        )
+        with StepProgress() as progress:
+            if self.scene == "builtin":
+                progress.make_builtin()
+            rows = bench_step(request, progress.show)
+        if self.json:
+            output.emit_json([to_json(row) for row in rows])
+        else:
+            _print_steps(f"{self.scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
+        if self.out is not None:
+            output.say(f"Rows: {self.out}")
+        return 0
+
+
+@dataclass(frozen=True)
+class BenchOps:
+    """Time each op on each backend against plain torch."""
+
+    ops: str | None = None
+    """Names separated by commas, such as `hash_grid,march`; all if not given."""
+    samples: int | None = None
+    """Samples per batch; 2^18 on CUDA and 2^14 on a CPU if not given."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device to run ops on."""
+    out: Path | None = None
+    """File to append rows to."""
+    json: bool = False
+    """Print the results as one JSON document on stdout."""
+
+    def execute(self) -> int:
         from raymine.bench import OpsRequest, bench_ops
         from raymine.config import to_json
 
@@ -112,66 +172,9 @@ class Bench:
             output.say(f"Rows: {self.out}")
         return 0
 
-    def _step(self, scene: str) -> int:
-        from raymine.bench import StepRequest, bench_step
-        from raymine.config import to_json
 
-        from .bench_progress import StepProgress
-
-        request = StepRequest(
-            scene=scene,
-            policies=self.policies,
-            seconds=self.seconds,
-            recipe=self.recipe,
-            device=self.device,
-            downscale=self.downscale,
-            views=self.views,
-            out=self.out,
-        )
-        with StepProgress() as progress:
-            if scene == "builtin":
-                progress.make_builtin()
-            rows = bench_step(request, progress.show)
-        if self.json:
-            output.emit_json([to_json(row) for row in rows])
-        else:
-            _print_steps(f"{scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
-        if self.out is not None:
-            output.say(f"Rows: {self.out}")
-        return 0
-
-    def _mining(self, scene: str) -> int:
-        from raymine.bench import MiningRequest, bench_mining, table_of
-
-        from .bench_progress import BenchProgress
-
-        request = MiningRequest(
-            scene=scene,
-            policies=self.policies,
-            seconds=self.seconds,
-            seeds=self.seeds,
-            recipe=self.recipe,
-            device=self.device,
-            downscale=self.downscale,
-            views=self.views,
-            out=self.out,
-            resume=self.resume,
-            page=not self.no_page,
-            command=("raymine", *sys.argv[1:]),
-        )
-        with BenchProgress(self.seconds) as progress:
-            if scene == "builtin":
-                progress.make_builtin()
-            outcome = bench_mining(request, progress)
-        if self.json:
-            output.emit_json(_summary(outcome))
-        else:
-            title = f"{scene}, {self.seconds:g} s of training each, {outcome.document.environment.device}"
-            _print_table(title, table_of(outcome.document))
-        output.say(f"Results: {outcome.folder / 'mining.json'}")
-        if outcome.page is not None:
-            output.say(f"Page: {outcome.page}")
-        return 0
+BENCHMARKS: dict[str, type] = {"mining": BenchMining, "step": BenchStep, "ops": BenchOps}
+"""The benchmarks, by the word after `raymine bench`."""
 
 
 def _print_steps(title: str, rows: list[StepRow]) -> None:
@@ -227,18 +230,6 @@ def _print_ops(title: str, rows: list[OpRow]) -> None:
         before = what
     columns = ("op", "shape", "backend", "ms", "GB/s", "x reference")
     output.results().print(output.table(title, columns, cells, right=columns[3:]))
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _require_known(name: str) -> None:
-    if name in BENCHMARKS:
-        return
-    close = difflib.get_close_matches(name, BENCHMARKS, n=1)
-    meant = f" Did you mean `{close[0]}`?" if close else ""
-    raise ConfigError(f"there is no benchmark `{name}`.{meant}", hint=f"Benchmarks: {', '.join(BENCHMARKS)}.")
 
 
 def _print_table(title: str, table: Table) -> None:

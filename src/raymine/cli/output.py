@@ -1,4 +1,7 @@
-"""Terminal output: results go to stdout, everything else to stderr. With `--json`, stdout has one document only."""
+"""Terminal output: results go to stdout, everything else to stderr. With `--json`, stdout has one document only.
+
+Both streams are those of `raymine.terminal` while a command runs: no text and no closed terminal stops it.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,17 @@ def warn(text: str) -> None:
 
 
 def emit_json(document: Any) -> None:
-    """Print one JSON document on stdout. NaN and infinity become null, because JSON has neither."""
-    print(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON document on stdout. NaN and infinity become null, because JSON has neither.
+
+    Characters that stdout cannot encode become JSON escapes.
+    """
+    plain = _plain(document)
+    text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(plain, indent=2, allow_nan=False)
+    print(text)
 
 
 def _plain(value: Any) -> Any:
@@ -100,7 +112,9 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as text: 7.3 s, 4 min 10 s, 2 h 05 min."""
+    """Seconds as text: 7.3 s, 4 min 10 s, 2 h 05 min; a dash for NaN and infinity."""
+    if not math.isfinite(seconds):
+        return "-"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

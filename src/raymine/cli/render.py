@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, did_you_mean
 
 from . import output
 from .imports import find_own_modules
@@ -97,6 +97,9 @@ def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, i
         return asked, export.orbit(scene, frames or 120, size=size)
     if asked == "spiral":
         return asked, export.spiral(scene, frames or 120, size=size)
+    meant = did_you_mean(asked, ("auto", "orbit", "spiral"))
+    if meant and not Path(asked).exists():
+        raise ConfigError(f"--path {asked}: there is no such path.{meant}", hint="Or give a JSON path file.")
     return Path(asked).stem, export.from_file(Path(asked), scene, n=frames, size=size)
 
 

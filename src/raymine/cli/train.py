@@ -63,7 +63,7 @@ class Train:
         """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
         from raymine.config import packages_to_allow
         from raymine.experiment import TrainRequest
-        from raymine.recipes.policies import policy_overrides
+        from raymine.recipes.policies import pixel_overrides, policy_overrides
         from raymine.rundir import RunDir
 
         from .narrate import narrated_train
@@ -86,7 +86,7 @@ class Train:
                 **({"deterministic": True} if self.deterministic else {}),
                 **({} if self.amp == "auto" else {"amp": self.amp}),
                 **({"recompute_samples": self.recompute_samples} if self.recompute_samples else {}),
-                **({} if self.pixels is None else {"pixels.policy": self.pixels}),
+                **({} if self.pixels is None else pixel_overrides(self.pixels)),
             },
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,

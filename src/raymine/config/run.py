@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 from raymine.files import JSON
 from raymine.step import TrainConfig
 
@@ -23,7 +23,8 @@ class Every:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or not 0 <= self.seconds < float("inf"):
+        require_finite(self)
+        if self.steps < 0 or self.seconds < 0:
             raise ConfigError(f"A period must be 0 or more, got {self.steps} steps and {self.seconds} seconds.")
 
     def due(self, step: int, before: float, after: float) -> bool:
@@ -74,16 +75,23 @@ class RunConfig:
     schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if (self.steps is None) == (self.max_seconds is None):
             raise ConfigError(
                 f"A run needs exactly one limit; steps is {self.steps} and max_seconds is {self.max_seconds}."
             )
+        if self.downscale < 1:
+            raise ConfigError(f"downscale must be at least 1, got {self.downscale}.")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be between 0 and 2^63 - 1, got {self.seed}.")
+        if self.device not in ("cpu", "cuda"):
+            raise ConfigError(f"device must be cpu or cuda, got {self.device!r}.")
         if self.hold_out < 0:
             raise ConfigError(f"hold_out must be 0 or more views, got {self.hold_out}.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps must be at least 1, got {self.steps}.")
-        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
-            raise ConfigError(f"max_seconds must be positive and finite, got {self.max_seconds}.")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ConfigError(f"max_seconds must be positive, got {self.max_seconds}.")
 
     def to_json(self) -> JSON:
         """The content of `config.json`."""

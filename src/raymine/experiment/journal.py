@@ -23,9 +23,9 @@ class Journal(SilentObserver):
 
         The repair must come before the log is opened, because it replaces the file. `repaired` says what was removed.
         """
+        self._events = JsonlWriter(run.events)
         self.repaired = repair(run.metrics, last_step)
         self._metrics = JsonlWriter(run.metrics)
-        self._events = JsonlWriter(run.events)
 
     def on_start(self, info: StartInfo) -> None:
         self._event("start", f"training from step {info.step}", info.step, "info", {"elapsed": info.elapsed})

@@ -24,6 +24,7 @@ from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainData, TrainState, create_state
 
 from .prepare import resolve_device
+from .restore import restore_state
 
 # Points that the field evaluates at a time, to bound memory.
 _POINTS = 1 << 18
@@ -76,7 +77,7 @@ def load_run(
     allow: packages from which the run's config may use classes. They are imported, which runs their code.
 
     Raises `RunError` for a folder that is not a run, a run without a checkpoint, or a scene that has changed, and
-    `CheckpointError` if every checkpoint is damaged.
+    `CheckpointError` if every checkpoint is damaged, or if training had diverged when the chosen one was saved.
     """
     run = RunDir.open(Path(run_folder))
     with allowing(allow):
@@ -95,7 +96,7 @@ def load_run(
     # Nor does it need the state of the pixel sampler.
     state = create_state(replace(config.train, pixels=PixelConfig()), data, seed=config.seed, device=target)
     tensors = {name: value for name, value in found.tensors.items() if not name.startswith("pixels.")}
-    state.restore(tensors, found.scalars)
+    restore_state(state, replace(found, tensors=tensors))
     return LoadedRun(run, config, scene, state, found.step, target, notes)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from raymine import checkpoint
 from raymine.config import Schedule
 from raymine.contracts import Renderer, StepReport
-from raymine.errors import CheckpointError, TrainingError
+from raymine.errors import CheckpointError, RunError, TrainingError, option
 from raymine.evaluate.quick import QuickScore
 from raymine.files import JSON
 from raymine.rundir import RunDir
@@ -27,6 +27,7 @@ from .journal import Journal
 from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
 from .request import RunResult
+from .restore import name_some, restore_loop
 from .signals import StopSignals
 
 ROLLBACK_LIMIT = 3
@@ -41,6 +42,8 @@ class Trainable(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
     def scalars(self) -> dict[str, JSON]: ...
+
+    def non_finite(self) -> list[str]: ...
 
     def restore(self, tensors: dict[str, Tensor], scalars: dict[str, JSON]) -> None: ...
 
@@ -106,6 +109,7 @@ class Loop:
                 self._one_burst(signals)
             if signals.received is not None:
                 self._event("signal", f"{signals.name} received; stopping after step {self.setup.state.step}")
+                self._require_sound()
             self._save()
         status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
@@ -133,6 +137,7 @@ class Loop:
                 # The wait took the clock past the limit.
                 finished = evaluate = True
                 self._write_row()
+            self._require_sound()
         if evaluate and signals.received is not None and not finished:
             # After a signal, stop soon: the resumed run does the evaluation and writes the same row.
             loop.evaluation_pending, evaluate = True, False
@@ -158,8 +163,11 @@ class Loop:
                 f"the loss or a gradient of step {step} was not finite; the parameters did not change",
                 level="warning",
             )
+        replay = self.setup.limits.replay
         if burst.diverged:
-            self._roll_back()
+            self._roll_back(f"{NON_FINITE_LIMIT} non-finite steps in a row")
+        elif replay is not None and self.setup.state.step in dict(replay.rollbacks):
+            self._roll_back("non-finite values in the recorded run")
         lost = sum(report.lost for report in burst.reports)
         if lost:
             message = f"{lost} rays were left out: their samples did not fit into the buffers, which are larger now"
@@ -182,7 +190,23 @@ class Loop:
             # Let the observer's work on the device end before the training clock continues.
             self.setup.synchronise()
 
-    def _roll_back(self) -> None:
+    def _require_sound(self) -> None:
+        """Roll back if parameters or other saved values are not finite, so that no checkpoint ever holds such values.
+
+        The finite gate looks at losses and gradients. A finite gradient can still make a parameter infinite. At the end
+        of a run no steps are left to recover in: `TrainingError`.
+        """
+        broken, step = self.setup.state.non_finite(), self.setup.state.step
+        if not broken:
+            return
+        if self._driver.finished:
+            raise TrainingError(
+                f"Training diverged: non-finite values in {name_some(broken)} at the last step, {step}.",
+                hint="Lower the learning rate, and run `raymine check` on the scene; earlier checkpoints are kept.",
+            )
+        self._roll_back(f"non-finite values in {name_some(broken)}")
+
+    def _roll_back(self, reason: str) -> None:
         """Restore the parameters of the last finite checkpoint and continue from the current step.
 
         The step counter is not set back: random draws are a function of the step, so the same draws would come again.
@@ -190,8 +214,7 @@ class Loop:
         state, loop = self.setup.state, self.loop
         if len(loop.rollbacks) >= ROLLBACK_LIMIT:
             raise TrainingError(
-                f"Training stays non-finite: {NON_FINITE_LIMIT} steps in a row at step {state.step}, after "
-                f"{ROLLBACK_LIMIT} rollbacks.",
+                f"Training stays non-finite: {reason} at step {state.step}, after {ROLLBACK_LIMIT} rollbacks.",
                 hint="Lower the learning rate, and run `raymine check` on the scene; earlier checkpoints are kept.",
             )
         at, horizon = state.step, state.horizon
@@ -202,7 +225,7 @@ class Loop:
         loop.streak = 0
         self._event(
             "rollback",
-            f"{NON_FINITE_LIMIT} non-finite steps in a row at step {at}; parameters set back to step {back_to}",
+            f"{reason} at step {at}; parameters set back to step {back_to}",
             level="warning",
             data={"at": at, "back_to": back_to},
         )
@@ -225,11 +248,12 @@ class Loop:
     def _load_sound(self, step: int) -> checkpoint.Checkpoint | None:
         try:
             found = checkpoint.load(checkpoint.path_of(self.setup.run.checkpoints, step))
+            streak = restore_loop(found).streak
         except CheckpointError as error:
             self._event("damaged-checkpoint", error.message, level="warning")
             return None
         # One saved in the middle of a bad streak, by a signal or an evaluation, holds the parameters that fail now.
-        return found if LoopState.from_json(found.meta["loop"]).streak == 0 else None
+        return found if streak == 0 else None
 
     def _keep_snapshot(self) -> None:
         replay, state = self.setup.limits.replay, self.setup.state
@@ -285,16 +309,28 @@ class Loop:
         self._observers.on_eval(EvalInfo(step, found.psnr, found.views, seconds, found.split, best))
 
     def _save(self) -> None:
-        """Save a checkpoint of the current step, if there is none yet."""
-        state, loop, folder = self.setup.state, self.loop, self.setup.run.checkpoints
-        if self._saved_step == state.step:
+        """Save a checkpoint of the current step, if there is none yet.
+
+        If the run folder was removed or moved, the model is saved in a new one, and the run ends with a `RunError`.
+        """
+        state, loop, run, folder = self.setup.state, self.loop, self.setup.run, self.setup.run.checkpoints
+        lost = run.is_lost()
+        if self._saved_step == state.step and checkpoint.path_of(folder, state.step).exists() and not lost:
             return
+        if lost:
+            run.recreate()
         self.setup.journal.sync()
         meta = {**self.setup.meta, "loop": loop.to_json()}
         checkpoint.save(folder, state.step, state.tensors(), state.scalars(), meta, keep=self.setup.schedule.keep)
         self._mark_best()
         self._saved_step = state.step
         self.setup.on_checkpoint(loop)
+        if lost:
+            raise RunError(
+                f"The run folder {run.path}, or a part of it, was removed or moved while it trained. The model of step "
+                f"{state.step} is saved there again; earlier checkpoints and logs are gone.",
+                hint=f"Continue with {option('resume', True)}, or evaluate it as it is.",
+            )
         self._event("checkpoint", f"step {state.step} saved")
 
     def _mark_best(self) -> None:

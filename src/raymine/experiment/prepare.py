@@ -91,11 +91,14 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
     twin = recipes.twin_of(request.recipe, base, scene, device.type)
-    if twin is not None:
-        same = f"Recipe: on a {device.type.upper()} `{name}` is the same as `{twin}`."
+    asked = name
+    if twin is not None and name in recipes.RECIPES:
+        same = f"Recipe: on a {device.type.upper()} `{name}` is `{twin}`, and the run is recorded as that."
         scene = replace(scene, decisions=(*scene.decisions, same))
-    if name == recipes.CUSTOM and stored is not None and stored.train == train:
-        # A recipe without a name of its own keeps the name that the run has.
+        name = twin
+    if stored is not None and stored.train == train and (asked == recipes.CUSTOM or asked == stored.recipe):
+        # A recipe without a name of its own keeps the name that the run has, and so does a run of an earlier version
+        # that was recorded under the name that was asked for.
         name = stored.recipe
     problem = amp_problem(train.amp, device)
     if problem:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
 from raymine.progress_bar import ProgressBar, text_column
 from raymine.scenes.builtin import builtin_scene
+from raymine.terminal import Messages
 
 from .observers import EvalInfo, Event, Observer, Observers, SilentObserver, StartInfo, StepInfo
 from .prepare import KERNELS
@@ -28,7 +30,7 @@ class ProgressObserver(SilentObserver):
     """
 
     def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or Console(file=cast("TextIO", Messages(sys.stderr)))
         self._mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "plain")
         self._bar = ProgressBar(self._console, text_column(), TimeElapsedColumn())
         self._start: StartInfo | None = None

@@ -30,6 +30,7 @@ from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
 from .request import RunResult, TrainRequest
+from .restore import restore_loop, restore_state
 
 WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
 
@@ -210,8 +211,8 @@ def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
         return _Restored(LoopState(), ())
     found = latest.checkpoint
     checkpoint.require(found, {"recipe": recipe, "config": run.read_digests()})
-    state.restore(found.tensors, found.scalars)
-    loop = LoopState.from_json(found.meta["loop"])
+    restore_state(state, found)
+    loop = restore_loop(found)
     checkpoint.rewind(run.checkpoints, found.step, loop.best_marker())
     events = [Event("damaged-checkpoint", problem, found.step, "warning") for problem in latest.problems]
     if latest.problems:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import LossView, Reads, Round
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 from raymine.losses.colour import ColourLoss
 
 
@@ -23,7 +23,8 @@ class CoarseColourLoss:
     colour: ColourLoss = field(default_factory=lambda: ColourLoss("l2"))
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
+        require_finite(self)
+        if not self.weight > 0:
             raise ConfigError(f"the coarse loss needs a positive `weight`, got {self.weight}.")
 
     def __call__(self, view: LossView) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import LossView, Reads
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 from raymine.kernels.threads import total
 
 
@@ -24,6 +24,7 @@ class ColourLoss:
     delta: float = 0.1
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.kind not in ("huber", "l2"):
             raise ConfigError(f"loss `kind` must be huber or l2, got {self.kind!r}.")
         if not self.delta > 0:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 
 MiningPolicy = Literal["none", "prune", "hard"]
 DrawMethod = Literal["systematic", "poisson", "multinomial", "topk"]
@@ -33,6 +33,7 @@ class HardConfig:
     high: float = 0.5
 
     def __post_init__(self) -> None:
+        require_finite(self)
         for name, value, known in (
             ("draw", self.draw, get_args(DrawMethod)),
             ("reweight", self.reweight, get_args(Reweight)),
@@ -68,6 +69,7 @@ class MiningConfig:
     hard: HardConfig = dataclasses.field(default_factory=HardConfig)
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.policy not in get_args(MiningPolicy):
             raise ConfigError(f"mining policy must be one of {', '.join(get_args(MiningPolicy))}; got {self.policy!r}.")
         if not (0 <= self.stop < 1 and 0 <= self.faint < 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 
 PixelPolicy = Literal["uniform", "error", "edges", "error+edges"]
 
@@ -35,6 +35,7 @@ class PixelConfig:
     image_limit: float | None = None
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.policy not in get_args(PixelPolicy):
             raise ConfigError(f"pixels policy must be one of {', '.join(get_args(PixelPolicy))}; got {self.policy!r}.")
         if not 0.001 <= self.coverage <= 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
+from typing import get_args
 
 from raymine.config import to_json
-from raymine.errors import ConfigError, option
+from raymine.errors import ConfigError, did_you_mean, option
 from raymine.files import JSON
 from raymine.mining import PUBLISHED
+from raymine.pixels.config import PixelPolicy
 
 _HARD: dict[str, dict[str, JSON]] = {
     "": {},
@@ -38,7 +39,17 @@ KNOWN = f"Policies: {', '.join(POLICIES)}."
 def policy_overrides(name: str, asked_as: str = "mining") -> Mapping[str, JSON]:
     """Fields of `TrainConfig`, by dotted name, for the policy `name`. asked_as: the option to name in errors."""
     if name not in POLICIES:
-        close = difflib.get_close_matches(name, POLICIES, n=1)
-        meant = f" Did you mean `{close[0]}`?" if close else ""
+        meant = did_you_mean(name, POLICIES)
         raise ConfigError(f"{option(asked_as)}: there is no policy `{name}`.{meant}", hint=KNOWN)
     return POLICIES[name]
+
+
+def pixel_overrides(name: str) -> Mapping[str, JSON]:
+    """Fields of `TrainConfig`, by dotted name, that draw pixels by the policy `name`."""
+    known = get_args(PixelPolicy)
+    if name not in known:
+        meant = did_you_mean(name, known)
+        raise ConfigError(
+            f"{option('pixels')}: there is no policy `{name}`.{meant}", hint=f"Policies: {', '.join(known)}."
+        )
+    return {"pixels.policy": name}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
-from raymine.errors import ConfigError, option
+from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.vanilla import vanilla
 from raymine.step import TrainConfig
@@ -65,9 +64,9 @@ def find(recipe: AnyRecipe) -> Recipe | TrainConfig:
     if not colon:
         entry = registered_recipes().get(recipe)
         if entry is None:
-            close = difflib.get_close_matches(recipe, names(), n=1)
             there = f"There is: {', '.join(names())}. A function of your own is package.module:function."
-            raise ConfigError(f"there is no recipe `{recipe}`.", hint=f"Did you mean `{close[0]}`?" if close else there)
+            meant = did_you_mean(recipe, names())
+            raise ConfigError(f"{option('recipe')}: there is no recipe `{recipe}`.{meant}", hint=there)
         module, _, attribute = entry.value.partition(":")
     return _imported(recipe, module.strip(), attribute.strip())
 
@@ -110,10 +109,7 @@ def _imported(recipe: str, module_name: str, attribute: str) -> Recipe | TrainCo
     found = getattr(module, attribute, None)
     if found is None:
         known = [name for name, value in vars(module).items() if callable(value) or isinstance(value, TrainConfig)]
-        close = difflib.get_close_matches(attribute, known, n=1)
-        raise ConfigError(
-            f"{asked}: `{module_name}` has no `{attribute}`.", hint=f"Did you mean `{close[0]}`?" if close else ""
-        )
+        raise ConfigError(f"{asked}: `{module_name}` has no `{attribute}`.{did_you_mean(attribute, known)}")
     if not (callable(found) or isinstance(found, TrainConfig)):
         raise ConfigError(
             f"{asked}: `{attribute}` must be a function (scene, device) -> TrainConfig or a TrainConfig, and is a "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 
 from raymine.config import ForeignTypeError, RunConfig, from_json, keep_earlier_digests, model_digests, to_json
 from raymine.errors import ConfigError, RunError, option
-from raymine.files import JSON, is_temp, remove_stale_temps, resource_error, write_json
+from raymine.files import JSON, UnreadableFile, is_temp, read_json, remove_stale_temps, resource_error, write_json
 
 from .lock import RunLock, is_lock_file, require_free
 from .manifest import Manifest, upgraded
@@ -23,6 +22,9 @@ class RunDir:
     def __init__(self, path: Path, lock: RunLock | None = None) -> None:
         self.path = path
         self._lock = lock
+        self._identity = _identity(path)
+        self._config: JSON = None
+        self._manifest: Manifest | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -48,7 +50,7 @@ class RunDir:
             # Another process has created a run here between our check and our lock.
             run.close()
             raise _already_a_run(chosen)
-        write_json(run.path / CONFIG, config, "write the config")
+        run._write_config(config)
         run.write_manifest(manifest)
         return run
 
@@ -95,8 +97,11 @@ class RunDir:
 
     def write_config(self, config: JSON) -> None:
         """Replace the stored config. Existing checkpoints still fit the run."""
-        config = keep_earlier_digests(config, self.read_config_json())
+        self._write_config(keep_earlier_digests(config, self.read_config_json()))
+
+    def _write_config(self, config: JSON) -> None:
         write_json(self.path / CONFIG, config, "write the config")
+        self._config = config
 
     def read_manifest(self) -> Manifest:
         """The stored manifest; `RunError` if it is damaged."""
@@ -107,6 +112,29 @@ class RunDir:
 
     def write_manifest(self, manifest: Manifest) -> None:
         write_json(self.path / MANIFEST, {**to_json(manifest), "name": self.path.name}, "write the manifest")
+        self._manifest = manifest
+
+    def is_lost(self) -> bool:
+        """Whether the folder, its config or its manifest was removed or moved since this object was made."""
+        return _identity(self.path) != self._identity or not all((self.path / n).is_file() for n in (CONFIG, MANIFEST))
+
+    def recreate(self) -> None:
+        """Make a lost folder again: locked, with config and manifest as this object wrote them last.
+
+        `RunError` if another folder is at its path by now, with content that is not ours.
+        """
+        if _identity(self.path) != self._identity:
+            if is_run(self.path) or (not self.path.is_dir() and self.path.exists()) or _foreign_content(self.path):
+                raise RunError(
+                    f"The run folder {self.path} was removed or moved while it trained, and something else is there "
+                    "now. The model could not be saved."
+                )
+            self.close()
+            self._lock = RunLock.acquire(_make_folder(self.path) / LOCK)
+            self._identity = _identity(self.path)
+        self._write_config(self._config)
+        if self._manifest is not None:
+            self.write_manifest(self._manifest)
 
     def close(self) -> None:
         """Release the lock, if this object holds it."""
@@ -121,9 +149,18 @@ class RunDir:
         self.close()
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another of the same name; None if there is no folder."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
+
+
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run folder."""
-    return (path / MANIFEST).is_file()
+    """Whether `path` is a run folder: it has a manifest, readable or not."""
+    return os.path.lexists(path / MANIFEST)
 
 
 def check_target(path: Path, *, resume: bool) -> bool:
@@ -196,11 +233,10 @@ def _make_next(root: Path, stem: str) -> Path:
 
 
 def _read_json(path: Path) -> JSON:
+    hint = f"The run folder is incomplete; train again with another {option('out')}."
+    if not path.exists():
+        raise RunError(f"{path} is missing.", hint=hint)
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RunError(
-            f"{path} is missing.", hint=f"The run folder is incomplete; train again with another {option('out')}."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}.") from error
+        return read_json(path)
+    except UnreadableFile as error:
+        raise RunError(f"{path} {error.what}", hint=hint) from error

@@ -45,7 +45,7 @@ def list_runs(root: Path) -> list[RunSummary]:
     if not root.is_dir():
         return []
     found = []
-    for path in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
+    for path in _subfolders(root):
         if is_run(path):
             found.append(summarise_run(path))
         else:
@@ -54,10 +54,12 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def _subfolders(path: Path) -> list[Path]:
+    """Folders in `path` that are not hidden; [] if it cannot be read."""
     try:
-        return sorted(Path(e.path) for e in os.scandir(path) if e.is_dir())
+        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
     except OSError:
         return []
+    return [path / name for name in names if os.path.isdir(path / name)]
 
 
 def summarise_run(path: Path) -> RunSummary:

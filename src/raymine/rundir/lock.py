@@ -7,7 +7,6 @@ a locked file.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raymine.errors import RunError, option
-from raymine.files import file_lock, resource_error, write_json
+from raymine.files import UnreadableFile, file_lock, read_json, resource_error, write_json
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -71,7 +70,7 @@ def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
     from filelock import Timeout
 
-    if not path.exists():
+    if not os.path.exists(path):
         return False
     try:
         with file_lock(path).acquire(timeout=0):
@@ -85,10 +84,11 @@ def is_locked(path: Path) -> bool:
 def owner_of(path: Path) -> Owner | None:
     """The recorded owner of the lock, which may have been killed since; None if there is no record."""
     try:
-        data = json.loads(_owner_file(path).read_bytes())
-        return Owner(int(data["pid"]), str(data["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        data = read_json(_owner_file(path))
+    except UnreadableFile:
         return None
+    pid, since = (data.get("pid"), data.get("since")) if isinstance(data, dict) else (None, None)
+    return Owner(pid, since) if isinstance(pid, int) and isinstance(since, str) else None
 
 
 def is_lock_file(path: Path, lock: str) -> bool:

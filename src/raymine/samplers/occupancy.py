@@ -23,7 +23,7 @@ from raymine.contracts import (
     Scalars,
     activations_of,
 )
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
 from raymine.kernels.philox.op import Stream, uniform, words
 from raymine.toolkit.occupancy_update import Visit, above_limit, grid_coordinates, update_values
@@ -55,6 +55,7 @@ class OccupancyConfig:
     settle: int = 0
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.resolution % 8 or not 8 <= self.resolution <= 512:
             raise ConfigError(f"`resolution` must be a multiple of 8 in 8 .. 512, got {self.resolution}.")
         if not (self.step > 0 and 0 <= self.cone < 1 and 0 < self.decay <= 1 and self.threshold > 0):

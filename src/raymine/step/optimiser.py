@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raymine.contracts import Group, Part, Scalars
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, require_finite
 from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.threads import total
 
@@ -39,6 +39,7 @@ class OptimiserConfig:
     average: float = 0.0
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if not (self.lr > 0 and 0 < self.final <= 1 and self.warmup >= 0):
             raise ConfigError(
                 "the optimiser needs lr > 0, 0 < final <= 1 and warmup >= 0; "

@@ -56,6 +56,9 @@ class TrainState:
             "pixels": TensorsPart(pixels),
         }
         self.restore_count = 0
+        self._constants: set[str] = set()
+        # What is not finite from the start is a constant of a user's module, such as a mask, unless it is trained.
+        self._constants = set(self.non_finite()) - set(self.optimiser.parameters)
         self.step = 0
         self.horizon = config.default_steps
         self.rays = config.batch.min_rays
@@ -73,6 +76,14 @@ class TrainState:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor to save, by `part.name`. They share memory with the state."""
         return {f"{part}.{name}": value for part, own in self.parts.items() for name, value in own.tensors().items()}
+
+    def non_finite(self) -> list[str]:
+        """The names of saved tensors that have become NaN or infinite somewhere: [] for a sound state."""
+        return [
+            name
+            for name, value in self.tensors().items()
+            if value.is_floating_point() and name not in self._constants and not torch.isfinite(value).all()
+        ]
 
     def scalars(self) -> Scalars:
         """Every number to save, by name or `part.name`."""
@@ -94,6 +105,11 @@ class TrainState:
         lacking = sorted(self.scalars().keys() - scalars.keys())
         if lacking:
             raise CheckpointError(f"the checkpoint lacks {', '.join(lacking)}.")
+        for name in self.scalars():
+            whole = name in ("step", "horizon", "rays", "seed", "adam.updates")
+            if not isinstance(scalars[name], int if whole else int | float) or (scalars[name] < 0 and whole):
+                wanted = "a whole number from 0 up" if whole else "a number"
+                raise CheckpointError(f"the checkpoint's `{name}` must be {wanted}, got {scalars[name]!r}.")
         if scalars["seed"] != self.seed:
             raise CheckpointError(f"the checkpoint was trained with seed {scalars['seed']}, not {self.seed}.")
         with torch.no_grad():

@@ -76,10 +76,14 @@ def test_auto_device_is_cuda_with_either_engine(monkeypatch: pytest.MonkeyPatch)
     assert plain.device.type == plain.config.device == "cuda"
 
 
-def test_recipe_that_equals_another_on_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_that_equals_another_on_cpu_is_reported_and_recorded_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     large = preparing.prepare(TrainRequest("ball", "ngp-large", device="cpu", steps=1))
-    assert large.scene.decisions[-1] == "Recipe: on a CPU `ngp-large` is the same as `ngp`."
+    assert large.scene.decisions[-1] == "Recipe: on a CPU `ngp-large` is `ngp`, and the run is recorded as that."
+    assert large.config.recipe == "ngp"
+    # A run that an earlier version recorded as ngp-large keeps its name, and can be resumed.
+    before = replace(large.config, recipe="ngp-large")
+    assert preparing.prepare(TrainRequest("ball", "ngp-large", device="cpu", steps=1), before).config == before
     plain = preparing.prepare(TrainRequest("ball", "ngp", device="cpu", steps=1))
     assert not any("Recipe" in decision for decision in plain.scene.decisions)
