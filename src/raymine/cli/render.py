@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +77,16 @@ class Render:
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
     """`320x240` -> (320, 240)."""
+    from raymine.export.paths import require_size
+
     if text is None:
         return None
-    width, _, height = text.lower().partition("x")
-    if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
-        raise ConfigError(f"--size must look like 320x240 (width x height in pixels), got {text!r}.")
-    return int(width), int(height)
+    match = re.fullmatch(r"0*([1-9][0-9]{0,8})[xX]0*([1-9][0-9]{0,8})", text)
+    if match is None:
+        raise ConfigError(f"--size must look like 320x240 (width x height in pixels), got {text[:40]!r}.")
+    size = int(match[1]), int(match[2])
+    require_size(*size)
+    return size
 
 
 def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None) -> tuple[str, CameraPath]:
