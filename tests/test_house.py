@@ -29,6 +29,7 @@ LAYERS = [
     {"rundir"},
     {"experiment"},
     {"bench", "compat"},
+    {"_arguments"},
     {"api", "cli"},
 ]
 """From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""

@@ -42,6 +42,14 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with `~` and `~user` replaced by the home folder; as it stands if there is no such user or home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 class AtomicFile:
     """The file that `atomic_file` is writing; `write` appends bytes."""
 

@@ -13,6 +13,7 @@ import torch
 from raymine import pictures
 from raymine.contracts import Bounds, Camera, Renderer
 from raymine.errors import ConfigError
+from raymine.files import expanded
 from raymine.rays import rays_for_camera
 
 from .paths import CameraPath, require_size
@@ -35,9 +36,13 @@ class View:
     opacity: np.ndarray
     depth: np.ndarray
 
+    def __repr__(self) -> str:
+        height, width = self.opacity.shape
+        return f"View({width}x{height}, mean opacity {self.opacity.mean():.2f})"
+
     def save(self, path: str | Path, kind: PictureKind = "colour") -> Path:
         """Write the colour, the depth or the opacity as a PNG picture; return its path."""
-        target = Path(path).expanduser()
+        target = expanded(path)
         if target.suffix.lower() != ".png":
             raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
         if kind not in get_args(PictureKind):
