@@ -67,7 +67,7 @@ def test_a_module_imports_only_layers_below(path: Path) -> None:
         assert LEVEL[other] < LEVEL[own], f"{own} may not import {other}"
 
 
-SHARED = ("dispatch", "packed", "contraction", "activations")
+SHARED = ("dispatch", "packed", "contraction", "activations", "compiling")
 """Modules of `kernels` that belong to no op."""
 
 
