@@ -51,7 +51,7 @@ def _numba_compiles(tell: Callable[[], None]) -> Iterator[None]:
 def _triton_compiles(tell: Callable[[], None]) -> Iterator[None]:
     import triton
 
-    options = getattr(getattr(triton, "knobs", None), "compilation", None)
+    options: Any = getattr(getattr(triton, "knobs", None), "compilation", None)
     if not hasattr(options, "listener"):
         yield
         return
