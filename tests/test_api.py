@@ -337,7 +337,8 @@ def test_python_documentation_page_runs(monkeypatch: pytest.MonkeyPatch) -> None
     code = code.replace("raymine.load(run.path)", 'raymine.load(run.path, device="cpu")')
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "docs/python.md", "exec"), names)
-    for picture in ("view.png", "depth.png", "from_above.png", "scores/metrics.json"):
+    for picture in ("view.png", "depth.png", "from_above.png", "small.png", "own_lens.png", "scores/metrics.json"):
         assert Path(picture).is_file()
+    assert Path("same_view.png").read_bytes() == Path("view.png").read_bytes()
     assert names["run"].config.train.batch.samples == 1 << 13
     assert sorted(os.listdir("runs")) == ["builtin-ngp-1", "builtin-ngp-2", "builtin-small_steps-1"]

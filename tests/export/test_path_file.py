@@ -65,6 +65,17 @@ def test_camera_path_file_sets_field_of_view_size_and_keyframes(tmp_path: Path) 
     assert np.allclose(from_file(keyframes, scene, n=6).poses[::2], poses)
 
 
+def test_example_of_the_documentation_is_a_path(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "paths.md").read_text()
+    file = tmp_path / "p.json"
+    file.write_text(page.partition("```json\n")[2].partition("```")[0])
+    path = from_file(file, make_scene(ring(np.zeros(3), 2.0, 0.3, np.arange(3.0)), dynamic=True))
+    assert [(camera.width, camera.height) for camera in path.cameras] == [(640, 480)] * 2
+    assert path.cameras[0].fy == pytest.approx(700.0)
+    assert path.cameras[1].fy == pytest.approx(240 / math.tan(math.radians(35 / 2)))
+    assert path.poses[1][:, 3].tolist() == [0.6, -3.0, 0.2]
+
+
 def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None:
     poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
     frames = [{"transform_matrix": rows(p), "time": t} for p, t in zip(poses, (0.25, 0.75), strict=True)]
