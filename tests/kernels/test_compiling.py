@@ -9,6 +9,7 @@ from pathlib import Path
 import numba
 import pytest
 
+from raymine.kernels import dispatch
 from raymine.kernels.compiling import on_first_compile
 
 _PROGRAM = """
@@ -31,6 +32,20 @@ def test_compilation_is_told_once() -> None:
         assert numba.njit(lambda x: x + 2)(1) == 3
     assert numba.njit(lambda x: x + 3)(1) == 4, "compiled outside of the block"
     assert calls == ["told"]
+
+
+def test_triton_tells_of_compiled_kernels_and_keeps_another_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+    others: list[bool] = []
+    monkeypatch.setattr(dispatch, "triton_problem", lambda: "")
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda cache_hit, **_: others.append(cache_hit))
+    before, calls = triton.knobs.compilation.listener, []
+    with on_first_compile(lambda: calls.append("told")):
+        for cache_hit in (True, False, False):
+            triton.knobs.compilation.listener(src=None, metadata={}, metadata_group={}, times=None, cache_hit=cache_hit)
+            assert calls == ([] if cache_hit else ["told"])
+    assert others == [True, False, False]
+    assert triton.knobs.compilation.listener is before
 
 
 def test_kernel_from_the_cache_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
