@@ -26,6 +26,7 @@ from raymine.contracts import Camera
 from raymine.errors import ConfigError, RaymineError, RunError
 from raymine.experiment import ProgressObserver, RunResult, TrainRequest
 from raymine.scenes import builtin
+from support.scene_writers import ring, write_colmap
 
 DOCS = Path(__file__).parents[1] / "docs"
 SMALL = {"size": 64, "train_views": 5, "test_views": 2}
@@ -62,12 +63,13 @@ def test_import_is_light_and_names_load_on_first_use() -> None:
     python(
         "import sys, raymine\n"
         "names = dir(raymine)\n"
-        "assert {'train', 'load', 'Run', 'toolkit', 'scenes', '__version__'} <= set(names), names\n"
+        "assert {'train', 'load', 'look_at', 'Camera', 'toolkit', 'scenes', '__version__'} <= set(names), names\n"
         "assert '_version' not in names\n"
         "assert not hasattr(raymine, 'no_such_name') and not hasattr(raymine, '__wrapped__')\n"
         "assert not {'torch', 'numpy', 'numba'} & set(sys.modules)\n"
         "assert raymine.errors.ConfigError and 'torch' not in sys.modules\n"
         "assert raymine.toolkit.__name__ == 'raymine.toolkit' and 'raymine.experiment' not in sys.modules\n"
+        "assert raymine.look_at is raymine.cameras.look_at and raymine.Camera is raymine.contracts.Camera\n"
         "assert raymine.train.__module__ == raymine.load.__module__ == raymine.Run.__module__ == 'raymine.api'\n"
         "import torch\n"
         "assert not torch.cuda.is_initialized() and 'numba' not in sys.modules\n"
@@ -160,7 +162,9 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
     [
         (1, {}, "`camera` must be an index in 0 .. 0, got 1"),
         (-1, {}, "`camera` must be an index in 0 .. 0, got -1"),
-        ("big", {}, "`camera` must be a Camera or the index of one of the scene's, got str"),
+        ("big", {}, "`camera` must be a camera, a frame or the index of one of the scene's cameras, got str"),
+        (np.eye(3, 4), {"pose": None}, r"`camera` must be .*, got ndarray.\n.*camera_at\(position, target\)"),
+        (0, {"pose": None}, "`pose` is missing"),
         (0, {"pose": np.eye(3)}, r"`pose` must have shape \[3, 4\] or \[4, 4\], got \[3, 3\]"),
         (0, {"pose": "x"}, "`pose` must be an array of numbers"),
         (0, {"pose": [[1.0], [2.0, 3.0]]}, "`pose` must be an array of numbers"),
@@ -168,13 +172,93 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
         (0, {"pose": np.full((3, 4), np.nan)}, "`pose` contains NaN"),
         (0, {"pose": np.eye(4) + np.eye(4)[3]}, "last row of a .* must be 0 0 0 1"),
         (0, {"background": (1.0, 1.0)}, "`background` must be red, green and blue in 0..1, got"),
-        (0, {"background": (255, 255, 255)}, "`background` must be red, green and blue in 0..1"),
+        (0, {"background": (255, 255, 255)}, r"`background` must be red, green and blue in 0..1, .*\nDivide by 255"),
+        (0, {"background": "whit"}, "`background`: there is no colour 'whit'"),
+        (0, {"background": "#ff00ff80"}, "`background`: there is no colour '#ff00ff80'"),
         (0, {"time": 2.0}, "`time` must be in 0..1, got 2"),
+        (0, {"time": "now"}, "`time` must be a finite number, got 'now'"),
+        (0, {"size": "64x48"}, r"`size` must be \(width, height\) in pixels, such as \(320, 240\), got '64x48'"),
+        (0, {"size": (64, 4.5)}, "`size` must be a whole number, got 4.5"),
+        (0, {"size": (0, 48)}, "at least 1x1 pixels, got 0x48"),
+        (0, {"size": (100_000, 100_000)}, r"such as 7680x4320; 100000x100000 is too large.\nGive a smaller `size`"),
     ],
 )
 def test_invalid_render_arguments_raise(run: raymine.Run, camera: Any, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run.render(camera, **{"pose": np.eye(4)[:3], **change})
+
+
+def test_a_camera_of_the_files_own_world_renders_the_frame(tmp_path: Path) -> None:
+    """A COLMAP scene is centred, turned and scaled; its own poses still lead to the same pictures."""
+    capture = ring(count=9)
+    scene = write_colmap(capture, tmp_path / "scene")
+    overrides = {"batch.samples": 1024, "field.grid.log2_entries": 12}
+    run = raymine.train(str(scene), steps=30, device=torch.device("cpu"), overrides=overrides, progress=False)
+    assert not np.allclose(run.scene.normalisation, np.eye(4))
+    centre = np.array([2.0, -1.0, 5.0])
+    for frame in run.scene.frames[::4]:
+        own = capture.opengl(capture.names.index(frame.image.name))
+        expected = run.render(frame)
+        assert expected.colour.std() > 0.01, "an empty picture would prove nothing"
+        position = np.array(own)[:3, 3]
+        views = (
+            run.render(frame.camera, run.to_normalised(own)),
+            run.render(run.camera_at(position, centre, up=(0, -1, 0))),
+            run.render(0, run.to_normalised(raymine.look_at(position, centre, [0, -1, 0]).tolist())),
+        )
+        for view in views:
+            assert np.abs(view.colour - expected.colour).max() < 1e-4
+        np.testing.assert_allclose(run.from_normalised(frame.pose), np.array(own)[:3], atol=1e-9)
+        at_centre = np.linalg.norm(position - centre) * run.scene.scale
+        assert np.linalg.norm(frame.pose[:, 3] - run.to_normalised(centre)) == pytest.approx(at_centre)
+
+
+def test_camera_at_takes_up_size_and_field_of_view(run: raymine.Run) -> None:
+    level = run.camera_at((3.0, 0.0, 0.0), [0, 0, 0], size=(12, 8), fov=90)
+    assert (level.camera.width, level.camera.height, level.camera.fy) == (12, 8, pytest.approx(4.0))
+    np.testing.assert_allclose(level.pose, raymine.look_at([3, 0, 0], [0, 0, 0]), atol=1e-12)
+    np.testing.assert_allclose(run.camera_at((3, 0, 0), (0, 0, 0), up=(0, 1, 0)).pose[:, 1], [0, 1, 0], atol=1e-12)
+    view = run.render(level, background="white")
+    assert repr(view).startswith("View(12x8, mean opacity ")
+    assert run.render(run.scene.frames[0], size=(6, 4)).colour.shape == (4, 6, 3)
+    for wrong, words in (
+        ({"fov": 180}, "`fov` is the vertical field of view in degrees, 1 to 170; got 180"),
+        ({"fov": "wide"}, "`fov` must be a finite number, got 'wide'"),
+        ({"position": (1, 2)}, "`position` must be three finite numbers"),
+        ({"position": (0, 0, 0)}, "`target` must differ from `position`"),
+        ({"target": "there"}, "`target` must be an array of numbers"),
+        ({"size": 64}, "`size` must be "),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run.camera_at(**{"position": (3, 0, 0), "target": (0, 0, 0), **wrong})
+    with pytest.raises(ConfigError, match="`pose` cannot be given"):
+        run.render(level, level.pose)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scene": None}, "`scene` must be a path .*, got None"),
+        ({"out": 3}, "`out` must be a path .*, got 3"),
+        ({"steps": "10"}, "`steps` must be a whole number, got '10'"),
+        ({"steps": 2.5}, "`steps` must be a whole number, got 2.5"),
+        ({"steps": True}, "`steps` must be a whole number, got True"),
+        ({"seconds": "10"}, "`seconds` must be a finite number, got '10'"),
+        ({"seconds": float("nan")}, "`seconds` must be a finite number, got nan"),
+        ({"seed": "a"}, "`seed` must be a whole number"),
+        ({"downscale": 1.5}, "`downscale` must be a whole number"),
+        ({"hold_out": [3]}, "`hold_out` must be a whole number"),
+        ({"mining": 3}, "`mining`: there is no policy `3`"),
+        ({"overrides": ["mining"]}, "`overrides` must be a dict"),
+        ({"device": 0}, "`device='0'`"),
+    ],
+)
+def test_train_names_an_argument_of_the_wrong_type(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        raymine.train(**{"scene": "builtin", "progress": False, **options})
+    with pytest.raises(ConfigError, match="`run` must be a path"):
+        raymine.load(None)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_other_invalid_arguments_raise(run: raymine.Run, tmp_path: Path) -> None:
@@ -192,6 +276,8 @@ def test_other_invalid_arguments_raise(run: raymine.Run, tmp_path: Path) -> None
         run.evaluate("val")
     with pytest.raises(ConfigError, match="`views` must be at least 1, got 0"):
         run.evaluate(views=0)
+    with pytest.raises(ConfigError, match="`views` must be a whole number, got '2'"):
+        run.evaluate(views="2")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`checkpoint` must be 'latest' or 'best', got 'first'"):
         raymine.load(run.path, checkpoint="first")  # type: ignore[arg-type]
     with pytest.raises(RunError, match="There is no run folder nowhere"):
@@ -251,7 +337,8 @@ def test_python_documentation_page_runs(monkeypatch: pytest.MonkeyPatch) -> None
     code = code.replace("raymine.load(run.path)", 'raymine.load(run.path, device="cpu")')
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "docs/python.md", "exec"), names)
-    for picture in ("view.png", "depth.png", "from_above.png", "scores/metrics.json"):
+    for picture in ("view.png", "depth.png", "from_above.png", "small.png", "own_lens.png", "scores/metrics.json"):
         assert Path(picture).is_file()
+    assert Path("same_view.png").read_bytes() == Path("view.png").read_bytes()
     assert names["run"].config.train.batch.samples == 1 << 13
     assert sorted(os.listdir("runs")) == ["builtin-ngp-1", "builtin-ngp-2", "builtin-small_steps-1"]

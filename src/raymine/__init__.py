@@ -2,7 +2,8 @@
 
     run = raymine.train("builtin", seconds=30)      run = raymine.load("runs/builtin-ngp-1")
 
-`import raymine` loads nothing else. `train`, `load`, `Run` and the submodules are imported when they are first used.
+`import raymine` loads nothing else. `train`, `load`, `look_at` and the other names below, and the submodules, are
+imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -13,15 +14,17 @@ if TYPE_CHECKING:
     from .api import Run as Run
     from .api import load as load
     from .api import train as train
+    from .cameras import look_at as look_at
+    from .contracts import Camera as Camera
 else:
-    _FROM_API = ("Run", "load", "train")
+    _MODULE_OF = {"Run": "api", "load": "api", "train": "api", "look_at": "cameras", "Camera": "contracts"}
 
     def __getattr__(name: str) -> object:
         import importlib
         import importlib.util
 
-        if name in _FROM_API:
-            return getattr(importlib.import_module("raymine.api"), name)
+        if name in _MODULE_OF:
+            return getattr(importlib.import_module(f"raymine.{_MODULE_OF[name]}"), name)
         if not name.startswith("_") and importlib.util.find_spec(f"raymine.{name}") is not None:
             return importlib.import_module(f"raymine.{name}")
         raise AttributeError(f"module 'raymine' has no attribute {name!r}")
@@ -30,4 +33,4 @@ else:
         import pkgutil
 
         modules = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-        return sorted({"__version__", *_FROM_API, *modules})
+        return sorted({"__version__", *_MODULE_OF, *modules})

@@ -4,7 +4,7 @@
 
     run = raymine.train("builtin", seconds=30)
     print(run.evaluate().psnr)
-    run.render(0, run.scene.frames[0].pose).save("view.png")
+    run.render(run.camera_at((3.0, 2.0, 1.0), (0.0, 0.0, 0.0))).save("view.png")
 
 This is a thin layer over `raymine.experiment`, which has more options and reports more.
 """
@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine import pictures
-from raymine.cameras import pose_fault
+from raymine._arguments import colour, number, numbers, path_of, pose_matrix, size_of, whole
+from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
-from raymine.contracts import Camera, Scene, Split
+from raymine.contracts import Camera, Frame, Scene, Split
 from raymine.errors import ConfigError, renamed_options
 from raymine.evaluate import Evaluation
 from raymine.experiment import (
@@ -41,8 +41,8 @@ from raymine.experiment import (
     train_with_progress,
 )
 from raymine.experiment import train as train_request
-from raymine.export.video import PictureKind
-from raymine.rays import rays_for_camera
+from raymine.export import View as View
+from raymine.export import novel_camera, render_view, with_fov
 from raymine.recipes import DEFAULT, AnyRecipe
 from raymine.recipes.policies import policy_overrides
 from raymine.scenes.bank import open_bank
@@ -62,7 +62,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     seed: int = 0,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     downscale: int = 1,
     mining: str | None = None,
     pixels: str | None = None,
@@ -84,27 +84,29 @@ def train(
     hold_out: take this many training views out of training; only they may select a best checkpoint.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     overrides: settings of the recipe's config to replace, by dotted name.
-    progress: show progress on stderr.
+    progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
     allow: packages from which the config may use classes. They are imported, which runs their code.
 
     Raises `RaymineError` if the request cannot be carried out; nothing is created then. Ctrl-C saves the run and raises
     `KeyboardInterrupt`. `load` opens the saved run, and `resume=True` with its folder as `out` continues it.
     """
+    if not isinstance(overrides, Mapping | None):
+        raise ConfigError(f"`overrides` must be a dict such as {{'batch.samples': 4096}}, got {overrides!r}.")
     with renamed_options({"max_seconds": "seconds"}):
         request = TrainRequest(
-            scene=scene,
+            scene="builtin" if scene == "builtin" else path_of(scene, "scene"),
             recipe=recipe,
-            out=None if out is None else Path(out).expanduser(),
+            out=None if out is None else path_of(out, "out"),
             resume=resume,
-            steps=steps,
-            max_seconds=seconds,
-            seed=seed,
-            device=device,
-            downscale=downscale,
-            hold_out=hold_out,
-            threads=threads,
+            steps=None if steps is None else whole(steps, "steps"),
+            max_seconds=None if seconds is None else number(seconds, "seconds"),
+            seed=whole(seed, "seed"),
+            device=str(device),
+            downscale=whole(downscale, "downscale"),
+            hold_out=whole(hold_out, "hold_out"),
+            threads=None if threads is None else whole(threads, "threads"),
             overrides={
-                **({} if mining is None else policy_overrides(mining)),
+                **({} if mining is None else policy_overrides(str(mining))),
                 **({} if pixels is None else {"pixels.policy": pixels}),
                 **(overrides or {}),
             },
@@ -118,7 +120,11 @@ def train(
 
 
 def load(
-    run: str | Path, *, checkpoint: Which = "latest", device: str = "auto", allow: str | Collection[str] = ()
+    run: str | Path,
+    *,
+    checkpoint: Which = "latest",
+    device: str | torch.device = "auto",
+    allow: str | Collection[str] = (),
 ) -> Run:
     """Open a trained run, even one that is still training. Its scene must not have moved.
 
@@ -130,37 +136,18 @@ def load(
     """
     if checkpoint not in get_args(Which):
         raise ConfigError(f"`checkpoint` must be 'latest' or 'best', got {checkpoint!r}.")
-    loaded = load_run(Path(run).expanduser(), which=checkpoint, device=device, allow=allow)
+    loaded = load_run(path_of(run, "run"), which=checkpoint, device=str(device), allow=allow)
     for note in loaded.notes:
         warnings.warn(note, stacklevel=2)
     return Run(loaded)
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """A rendered view: colour [H, W, 3] in 0..1, opacity [H, W] in 0..1, depth [H, W] in world units, all float32.
+class PosedCamera:
+    """A camera and its pose [3, 4], camera-to-world in the normalised world. `Run.camera_at` makes one."""
 
-    Depth is the mean distance along the ray, weighted by the rendering weights; 0 where the ray hits nothing.
-    """
-
-    colour: np.ndarray
-    opacity: np.ndarray
-    depth: np.ndarray
-
-    def save(self, path: str | Path, kind: PictureKind = "colour") -> Path:
-        """Write the colour, the depth or the opacity as a PNG picture; return its path."""
-        target = Path(path).expanduser()
-        if target.suffix.lower() != ".png":
-            raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
-        if kind not in get_args(PictureKind):
-            raise ConfigError(f"`kind` must be one of {', '.join(get_args(PictureKind))}, got {kind!r}.")
-        picture = {
-            "colour": lambda: self.colour,
-            "depth": lambda: pictures.depth_picture(self.depth, self.opacity),
-            "opacity": lambda: pictures.opacity_picture(self.opacity),
-        }[kind]()
-        pictures.write_png(target, picture)
-        return target
+    camera: Camera
+    pose: np.ndarray
 
 
 class Run:
@@ -197,36 +184,85 @@ class Run:
         """The device of the model."""
         return self._loaded.device
 
+    def to_normalised(self, values: Array) -> np.ndarray:
+        """Poses or points of the scene's own files -> the normalised world, in which the run renders.
+
+        values: poses [..., 3, 4] or [..., 4, 4], camera-to-world with x right, y up, z backward, or points [..., 3].
+        """
+        return to_normalised(self.scene, numbers(values, "values"))
+
+    def from_normalised(self, values: Array) -> np.ndarray:
+        """The inverse of `to_normalised`: poses or points of the normalised world -> that of the scene's own files."""
+        return from_normalised(self.scene, numbers(values, "values"))
+
+    def camera_at(
+        self,
+        position: Array,
+        target: Array,
+        up: Array | None = None,
+        *,
+        size: tuple[int, int] | None = None,
+        fov: float | None = None,
+    ) -> PosedCamera:
+        """A camera at `position` [3] that looks at `target` [3], for `render`. All are in the scene's own world.
+
+        up: the direction [3] that is up in the picture; None uses the scene's, which its cameras determine.
+        size: width and height of the picture in pixels; None uses those of the scene's first camera.
+        fov: vertical field of view in degrees, 1 to 170; None uses that of the scene's first camera, at most 110.
+        """
+        camera = novel_camera(self.scene.cameras[self.scene.frames[0].camera], size_of(size))
+        if fov is not None:
+            degrees = number(fov, "fov")
+            if not 1 <= degrees <= 170:
+                raise ConfigError(f"`fov` is the vertical field of view in degrees, 1 to 170; got {fov}.")
+            camera = with_fov(camera, degrees)
+        sky = from_normalised(self.scene, np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+        upward = sky[0] - sky[1] if up is None else numbers(up, "up")
+        pose = look_at(numbers(position, "position"), numbers(target, "target"), upward)
+        return PosedCamera(camera, to_normalised(self.scene, pose))
+
     def render(
         self,
-        camera: Camera | int,
-        pose: Array,
+        camera: PosedCamera | Frame | Camera | int,
+        pose: Array | None = None,
         *,
+        size: tuple[int, int] | None = None,
         time: float | None = None,
-        background: Sequence[float] | None = None,
+        background: str | Sequence[float] | None = None,
     ) -> View:
-        """Render the view of a camera at a pose. No gradients.
+        """Render the view of a camera. No gradients.
 
-        camera: a `raymine.contracts.Camera`, or an index into `scene.cameras`.
-        pose: [3, 4] or [4, 4], camera-to-world, in the same normalised world as the poses of `scene.frames`.
-        time: in 0..1, for a dynamic scene.
-        background: red, green and blue in 0..1. None uses the background of the scene, or black if it has none.
+        camera: what `camera_at` returns, or a frame of `scene.frames`; or, with `pose`, a `raymine.Camera` or an index
+            into `scene.cameras`.
+        pose: [3, 4] or [4, 4], camera-to-world in the normalised world, as in `scene.frames`. `to_normalised` takes a
+            pose of the scene's own world there.
+        size: width and height of the picture in pixels, instead of the camera's; the vertical field of view stays, and
+            a lens is not distorted.
+        time: in 0..1, for a dynamic scene; None uses that of the frame.
+        background: red, green and blue in 0..1, or the name of a colour ("white", "#ff8000"). None uses the background
+            of the scene, or black if it has none.
         """
-        chosen = self._camera(camera)
-        matrix = _pose(pose)
-        backdrop = torch.tensor(_background(background, self.scene), device=self.device)
-        rays = rays_for_camera(chosen, matrix, self.scene.bounds, time=_time(time), device=self.device)
-        rendered = self._loaded.renderer.render(rays, backdrop)
-
-        def image(values: Tensor, *tail: int) -> np.ndarray:
-            shape = (chosen.height, chosen.width, *tail)
-            return np.asarray(values.detach().float().nan_to_num(nan=0.0).reshape(shape).cpu().numpy())
-
-        colour, opacity = (values.clamp(0.0, 1.0) for values in (rendered.colour, rendered.opacity))
-        return View(image(colour, 3), image(opacity), image(rendered.depth))
+        if isinstance(camera, PosedCamera | Frame):
+            if pose is not None:
+                raise ConfigError("`pose` cannot be given with a camera or a frame that has its own.")
+            lens, place = self._camera(camera.camera), camera.pose
+        else:
+            lens, place = self._camera(camera), pose_matrix(pose, "pose")
+        if time is None and isinstance(camera, Frame):
+            time = camera.time
+        wanted = size_of(size)
+        return render_view(
+            self._loaded.renderer,
+            lens if wanted is None else novel_camera(lens, wanted),
+            place,
+            self.scene.bounds,
+            background=(self.scene.background or (0.0, 0.0, 0.0)) if background is None else colour(background),
+            time=_time(time),
+            device=self.device,
+        )
 
     def density(self, points: Array) -> Tensor:
-        """World positions [n, 3] -> density [n] float32 per world unit, on the run's device. No gradients.
+        """Positions [n, 3] in the normalised world -> density [n] float32 per unit, on the run's device. No gradients.
 
         Density is 0 outside the bounds of the scene, where nothing is rendered. If `points` is a tensor, it must
         already be on the run's device.
@@ -239,7 +275,7 @@ class Run:
                 )
             positions = points.detach()
         else:
-            positions = torch.from_numpy(_numbers(points, "points")).to(self.device)
+            positions = torch.from_numpy(numbers(points, "points")).to(self.device)
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise ConfigError(f"`points` must have shape [n, 3], got {list(positions.shape)}.")
         return self._loaded.density(positions.float())
@@ -250,8 +286,8 @@ class Run:
         views: evaluate this many views, evenly spread over the split; None evaluates all of them.
         out: a folder to write pictures of every view and metrics.json to.
         """
-        frames = choose_frames(self.scene, split, views)
-        folder = None if out is None else Path(out).expanduser()
+        frames = choose_frames(self.scene, split, None if views is None else whole(views, "views"))
+        folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
             return score_frames(self._loaded, frames, images, out=folder)
 
@@ -262,7 +298,9 @@ class Run:
             index = operator.index(camera)
         except TypeError:
             raise ConfigError(
-                f"`camera` must be a Camera or the index of one of the scene's, got {type(camera).__name__}."
+                "`camera` must be a camera, a frame or the index of one of the scene's cameras,"
+                f" got {type(camera).__name__}.",
+                hint="For a camera in your own coordinates: run.render(run.camera_at(position, target)).",
             ) from None
         if not 0 <= index < len(self.scene.cameras):
             raise ConfigError(f"`camera` must be an index in 0 .. {len(self.scene.cameras) - 1}, got {index}.")
@@ -286,40 +324,9 @@ def _stopped(result: RunResult) -> BaseException:
     return KeyboardInterrupt(message) if result.exit_code == 130 else SystemExit(result.exit_code)
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    """`values` as a float64 array; `ConfigError` if they are not numbers."""
-    try:
-        found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-        return np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"`{name}` must be an array of numbers: {error}.") from error
-
-
-def _pose(pose: Array) -> np.ndarray:
-    """`pose` as [3, 4] float64; `ConfigError` if it is not a rigid camera-to-world transform."""
-    matrix = _numbers(pose, "pose")
-    if matrix.shape == (4, 4):
-        if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0)):
-            raise ConfigError(f"The last row of a [4, 4] `pose` must be 0 0 0 1, got {matrix[3].tolist()}.")
-        matrix = matrix[:3]
-    if matrix.shape != (3, 4):
-        raise ConfigError(f"`pose` must have shape [3, 4] or [4, 4], got {list(matrix.shape)}.")
-    fault = pose_fault(matrix)
-    if fault is not None:
-        raise ConfigError(f"The `pose` {fault}.", hint="A pose is camera-to-world: a rotation and a position.")
-    return matrix
-
-
-def _background(background: Sequence[float] | None, scene: Scene) -> list[float]:
-    if background is None:
-        return list(scene.background or (0.0, 0.0, 0.0))
-    colour = _numbers(background, "background")
-    if colour.shape != (3,) or not ((colour >= 0) & (colour <= 1)).all():
-        raise ConfigError(f"`background` must be red, green and blue in 0..1, got {background!r}.")
-    return [float(value) for value in colour]
-
-
 def _time(time: float | None) -> float | None:
-    if time is not None and not 0 <= time <= 1:
+    if time is None:
+        return None
+    if not 0 <= number(time, "time") <= 1:
         raise ConfigError(f"`time` must be in 0..1, got {time}.")
-    return time
+    return float(time)

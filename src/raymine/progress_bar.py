@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
+from rich.table import Column
 
 
 class ProgressBar:
@@ -16,8 +17,10 @@ class ProgressBar:
     """
 
     def __init__(self, console: Console, *columns: ProgressColumn) -> None:
-        layout = (TextColumn("{task.description}"), BarColumn(), *columns)
-        self._progress = Progress(*layout, console=console, transient=True, refresh_per_second=4)
+        layout = (TextColumn("{task.description}"), BarColumn(bar_width=24), *columns)
+        # Only a text column gives way in a narrow terminal, and only a table that expands lets it.
+        expand = any(column.get_table_column().ratio for column in columns)
+        self._progress = Progress(*layout, console=console, transient=True, refresh_per_second=4, expand=expand)
         self._task: TaskID | None = None
 
     @property
@@ -42,5 +45,5 @@ class ProgressBar:
 
 
 def text_column() -> ProgressColumn:
-    """The column that holds the `text` of `ProgressBar.show`."""
-    return TextColumn("{task.fields[text]}")
+    """The column that holds the `text` of `ProgressBar.show`. A narrow terminal cuts its end off."""
+    return TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True))

@@ -84,10 +84,14 @@ def rays_for_camera(
     bounds: Bounds,
     time: float | None = None,
     device: torch.device | str = "cpu",
+    pixels: range | None = None,
 ) -> Rays:
-    """All H*W rays of a camera at a camera-to-world pose [3, 4], row by row; `time` in 0..1 for a dynamic scene."""
+    """The rays of a camera at a camera-to-world pose [3, 4], row by row; `time` in 0..1 for a dynamic scene.
+
+    pixels: a range of the H*W pixels, for a large picture that is rendered in pieces; None makes all rays.
+    """
     table = CameraTable.build([camera], device)
-    x, y = _pixel_centres(camera, torch.device(device))
+    x, y = _pixel_centres(camera, torch.device(device), pixels)
     matrix = torch.as_tensor(pose).to(device=device, dtype=torch.float32)
     directions = _rotate(matrix[:, :, None], table.through(table.values, x, y))
     n = x.shape[0]
@@ -110,8 +114,8 @@ def _rotate(pose: Tensor, local: Tensor) -> Tensor:
     return (pose[:, 0] * local[0] + pose[:, 1] * local[1] + pose[:, 2] * local[2]).t().contiguous()
 
 
-def _pixel_centres(camera: Camera, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x, y [H*W] float32, row by row."""
-    y = torch.arange(camera.height, device=device, dtype=torch.float32) + 0.5
-    x = torch.arange(camera.width, device=device, dtype=torch.float32) + 0.5
-    return x.repeat(camera.height), y.repeat_interleave(camera.width)
+def _pixel_centres(camera: Camera, device: torch.device, pixels: range | None = None) -> tuple[Tensor, Tensor]:
+    """x, y [n] float32 of a range of pixels, row by row; of all H*W pixels if it is None."""
+    span = range(camera.height * camera.width) if pixels is None else pixels
+    index = torch.arange(span.start, span.stop, device=device)
+    return (index % camera.width).float() + 0.5, (index // camera.width).float() + 0.5

@@ -25,6 +25,7 @@ from raymine.cameras import (
     unproject,
 )
 from raymine.contracts import Camera
+from raymine.errors import ConfigError
 from support.cameras import FISHEYE, OPENCV, PINHOLE, random_pose
 
 
@@ -69,6 +70,27 @@ def test_look_at_projects_the_target_to_the_centre_and_stays_upright():
     assert (depth > 0).all()
     straight_down = look_at(np.array([0.0, 0.0, 3.0]), np.zeros(3), np.array([0.0, 0.0, 1.0]))
     assert pose_fault(straight_down) is None
+
+
+def test_look_at_accepts_lists_and_is_upright_along_z_by_default():
+    pose = look_at([3, 0, 0], (0, 0, 0))
+    np.testing.assert_allclose(pose, [[0, 0, 1, 3], [1, 0, 0, 0], [0, 1, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1, 2, 3], [1, 2, 3]), r"`target` must differ from `position`, got \[1.0, 2.0, 3.0\] for both"),
+        (([1, 2], [0, 0, 0]), r"`position` must be three finite numbers up to 1e\+09, got \[1, 2\]"),
+        (([1, 2, 3], [0, 0, math.nan]), "`target` must be three finite numbers"),
+        (([1, 2, 3], [0, 0, 1e200]), "`target` must be three finite numbers"),
+        (([1, 2, 3], "origin"), "`target` must be three finite numbers .* got 'origin'"),
+        (([1, 2, 3], [0, 0, 0], [0, 0, 0]), "`up` must be a direction"),
+    ],
+)
+def test_look_at_names_an_invalid_argument(arguments: tuple, words: str):
+    with pytest.raises(ConfigError, match=words):
+        look_at(*arguments)
 
 
 def test_pose_fault_describes_each_invalid_pose():

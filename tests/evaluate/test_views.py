@@ -95,6 +95,15 @@ def test_evaluate_views_scores_a_known_error_and_writes_all_files(tmp_path: Path
     }
     with Image.open(tmp_path / "images" / "r_1-pred.png") as picture:
         assert picture.size == (16, 12)
+    # The sheet has four columns with a gap of 8 pixels around each, and labels above: predicted, true, error, depth.
+    with Image.open(tmp_path / "images" / "r_1-sheet.png") as picture:
+        sheet = np.asarray(picture)
+    assert sheet.shape == (12 + 18 + 8, 4 * 16 + 5 * 8, 3)
+    for column, kind in enumerate(("pred", "true", "error", "depth")):
+        left = 8 + column * 24
+        with Image.open(tmp_path / "images" / f"r_1-{kind}.png") as picture:
+            assert np.array_equal(sheet[18:30, left : left + 16], np.asarray(picture)), kind
+        assert (sheet[:18, left : left + 16] < 255).any(), f"the label of {kind} is missing"
 
 
 def test_true_image_composites_straight_alpha_over_the_background() -> None:

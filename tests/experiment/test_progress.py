@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from raymine.experiment import EvalInfo, Event, ProgressObserver, RunResult, StartInfo, StepInfo
+from raymine.experiment.prepare import KERNELS
 
 
 def start(**changes: object) -> StartInfo:
@@ -31,6 +33,8 @@ def test_plain_mode_prints_a_step_line_every_ten_seconds(tmp_path: Path) -> None
     observer, text = shown("auto")
     observer.loading("images", 1, 3)
     observer.loading("images", 3, 3)
+    observer.loading(KERNELS, 0, 1)
+    observer.compiling()
     observer.on_start(start())
     for number in range(16, 401, 16):
         observer.on_step(step(number, number / 16))
@@ -40,34 +44,38 @@ def test_plain_mode_prints_a_step_line_every_ten_seconds(tmp_path: Path) -> None
     observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, train_psnr=25.0, test_psnr=27.4))
     assert text.getvalue().splitlines() == [
         "Loaded 3 images",
+        "Loading kernels",
+        "Compiling kernels for this machine. This happens once and takes a minute or two.",
         "Training ngp for 1000 steps on cpu: test, in runs/[x]-1",
-        "step 16  25.12 dB  1.23M samples/s  b/B 0.25  1:02 left",
-        "step 176  25.12 dB  1.23M samples/s  b/B 0.25  0:52 left",
-        "step 336  25.12 dB  1.23M samples/s  b/B 0.25  0:42 left",
-        "step 400  test 27.50 dB over 2 views",
+        "step 16  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  1:02 left",
+        "step 176  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  0:52 left",
+        "step 336  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  0:42 left",
+        "step 400  PSNR 27.50 dB on 2 test views",
         "warning: parameters set back",
-        "Finished at step 1000 after 62.5 s, test 27.40 dB",
+        "Finished at step 1000 after 62.5 s of training, PSNR 27.40 dB on test views",
     ]
 
 
 def test_held_out_psnr_is_printed_with_the_best_checkpoint() -> None:
     observer, text = shown("plain")
     observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, "held-out", best=True))
-    observer.on_eval(EvalInfo(800, 27.25, 2, 1.0, "held-out"))
+    observer.on_eval(EvalInfo(800, 27.25, 1, 1.0, "held-out"))
     result = RunResult(Path("r"), "finished", 0, 800, 62.5, 0.1, held_out_psnr=27.25, best_step=400)
     observer.on_end(replace(result, best_held_out_psnr=27.5))
     observer.on_end(replace(result, best_step=800, best_held_out_psnr=27.25))
     assert text.getvalue().splitlines() == [
-        "step 400  held-out 27.50 dB over 2 views, best so far",
-        "step 800  held-out 27.25 dB over 2 views",
-        "Finished at step 800 after 62.5 s, held-out 27.25 dB, best held-out 27.50 dB at step 400",
-        "Finished at step 800 after 62.5 s, held-out 27.25 dB",
+        "step 400  PSNR 27.50 dB on 2 held-out views, best so far",
+        "step 800  PSNR 27.25 dB on 1 held-out view",
+        "Finished at step 800 after 62.5 s of training, PSNR 27.25 dB on held-out views, best 27.50 dB at step 400",
+        "Finished at step 800 after 62.5 s of training, PSNR 27.25 dB on held-out views",
     ]
 
 
 def test_quiet_mode_prints_nothing() -> None:
     observer, text = shown("quiet")
     observer.loading("images", 3, 3)
+    observer.loading(KERNELS, 0, 1)
+    observer.compiling()
     observer.on_start(start())
     observer.on_step(step(16, 1.0))
     observer.on_event(Event("rollback", "x", 1, "warning"))
@@ -104,8 +112,8 @@ def test_max_useful_steps_are_announced_and_counted_down() -> None:
     observer.on_step(step(150, 55.0))
     assert text.getvalue().splitlines() == [
         "Training ngp for 60 s, or 400 steps if they come first (more would overfit), on cpu: test, in runs/[x]-1",
-        "step 100  25.12 dB  1.23M samples/s  b/B 0.25  0:30 left",
-        "step 150  25.12 dB  1.23M samples/s  b/B 0.25  0:05 left",
+        "step 100  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  0:30 left",
+        "step 150  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  0:05 left",
     ]
 
 
@@ -116,3 +124,20 @@ def test_bar_follows_the_nearer_of_time_and_step_limit() -> None:
         observer.on_step(info)
         assert observer._bar.done == pytest.approx(share)
     observer.close()
+
+
+def test_live_bar_shows_what_matters_most_first() -> None:
+    text = io.StringIO()
+    observer = ProgressObserver("live", Console(file=text, force_terminal=True, width=80, color_system=None))
+    observer.on_start(start())
+    observer.on_eval(EvalInfo(90, 27.5, 2, 1.0))
+    observer.on_step(step(100, 10.0))
+    observer.close()
+    assert re.search(r"Training \S+ +1:30 left  step 100  PSNR 25.12 dB tr… 0:00:00", text.getvalue())
+
+
+def test_share_of_trained_samples_is_left_out_where_all_are() -> None:
+    observer, text = shown("plain")
+    observer.on_start(start())
+    observer.on_step(replace(step(16, 1.0), trained=16000))
+    assert "on training rays  1.23M samples/s  1:02 left" in text.getvalue()

@@ -36,5 +36,5 @@ def test_interpolation_of_closed_paths_single_poses_and_single_frames() -> None:
     assert np.allclose(closed[::2], keys)
     assert np.allclose(interpolate_poses(keys[:1], 4), keys[:1].repeat(4, axis=0))
     assert np.allclose(interpolate_poses(keys, 1)[0], keys[0])
-    with pytest.raises(ConfigError, match="at least 1 frame, got 0"):
+    with pytest.raises(ConfigError, match="must be between 1 and 100000, got 0"):
         interpolate_poses(keys, 0)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
+from torch import Tensor
 
-from raymine.export import orbit, render_path, write_frames
-from support.novel_views import Sphere, make_scene, ring
+from raymine.contracts import Rays, Rendered
+from raymine.export import frames as frames_module
+from raymine.export import orbit, render_path, render_view, write_frames
+from support.novel_views import CAMERA, Sphere, make_scene, ring
 
 
 def test_render_path_shows_a_centred_ball_and_writes_frames(tmp_path: Path) -> None:
@@ -31,3 +35,24 @@ def test_render_path_shows_a_centred_ball_and_writes_frames(tmp_path: Path) -> N
     written = write_frames(frames, tmp_path / "out", kinds=("colour", "depth"))
     assert [p.name for p in written] == [f"{k}-{i:04d}.png" for i in range(3) for k in ("colour", "depth")]
     assert all(p.is_file() for p in written)
+
+
+def test_large_view_is_rendered_in_pieces_with_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Counted(Sphere):
+        def render(self, rays: Rays, background: Tensor) -> Rendered:
+            sizes.append(len(rays))
+            return super().render(rays, background)
+
+    scene = make_scene(ring(np.zeros(3), 4.0, 0.3, np.array([0.7])))
+    views = []
+    for piece in (1 << 20, 700):
+        monkeypatch.setattr(frames_module, "_PIECE", piece)
+        view = render_view(Counted(), CAMERA, scene.frames[0].pose, scene.bounds, background=(0.0, 1.0, 0.0))
+        views.append(view)
+    assert sizes == [1200, 700, 500]
+    assert views[0].opacity.min() == 0
+    assert views[0].opacity.max() == 1
+    for name in ("colour", "opacity", "depth"):
+        assert np.array_equal(getattr(views[0], name), getattr(views[1], name))

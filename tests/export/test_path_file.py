@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raymine.cameras import similarity
 from raymine.errors import ConfigError
-from raymine.export import from_file
-from support.novel_views import forward_scene, make_scene, ring
+from raymine.export import from_file, interpolate_poses, orbit, to_file
+from raymine.export.paths import CameraPath, with_fov
+from support.novel_views import CAMERA, forward_scene, make_scene, ring
 
 
 def rows(pose: np.ndarray) -> list[list[float]]:
@@ -27,10 +29,10 @@ def write(path: Path, document: Any) -> Path:
 
 def test_transforms_file_is_normalised_like_the_scene(tmp_path: Path) -> None:
     quarter = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    similarity = np.eye(4)
-    similarity[:3, :3], similarity[:3, 3] = 0.5 * quarter, [1.0, 2.0, 3.0]
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = 0.5 * quarter, [1.0, 2.0, 3.0]
     poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
-    scene = make_scene(poses, normalisation=similarity)
+    scene = make_scene(poses, normalisation=matrix)
     file = write(
         tmp_path / "p.json", {"camera_angle_x": math.pi / 2, "frames": [{"transform_matrix": rows(p)} for p in poses]}
     )
@@ -64,6 +66,17 @@ def test_camera_path_file_sets_field_of_view_size_and_keyframes(tmp_path: Path) 
     assert np.allclose(from_file(keyframes, scene, n=6).poses[::2], poses)
 
 
+def test_example_of_the_documentation_is_a_path(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "paths.md").read_text()
+    file = tmp_path / "p.json"
+    file.write_text(page.partition("```json\n")[2].partition("```")[0])
+    path = from_file(file, make_scene(ring(np.zeros(3), 2.0, 0.3, np.arange(3.0)), dynamic=True))
+    assert [(camera.width, camera.height) for camera in path.cameras] == [(640, 480)] * 2
+    assert path.cameras[0].fy == pytest.approx(700.0)
+    assert path.cameras[1].fy == pytest.approx(240 / math.tan(math.radians(35 / 2)))
+    assert path.poses[1][:, 3].tolist() == [0.6, -3.0, 0.2]
+
+
 def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None:
     poses = ring(np.zeros(3), 2.0, 0.3, np.array([0.0, 1.0]))
     frames = [{"transform_matrix": rows(p), "time": t} for p, t in zip(poses, (0.25, 0.75), strict=True)]
@@ -72,6 +85,35 @@ def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None
     times = from_file(file, make_scene(poses, dynamic=True), n=3).times
     assert times is not None
     assert times.tolist() == [0.25, 0.5, 0.75]
+
+
+def test_written_path_is_in_the_world_of_the_files_and_reads_back(tmp_path: Path) -> None:
+    turn = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    poses = ring(np.zeros(3), 1.0, 0.3, np.linspace(0.0, 6.0, 7))
+    scene = make_scene(poses, normalisation=similarity(turn, np.array([10.0, -20.0, 30.0]), 0.25), dynamic=True)
+    path = orbit(scene, 5, size=(32, 20))
+    to_file(path, scene, tmp_path / "p.json")
+    stored = json.loads((tmp_path / "p.json").read_text())
+    matrix = np.array(stored["frames"][2]["transform_matrix"])
+    assert np.allclose(matrix[:3, 3], turn.T @ path.poses[2][:, 3] / 0.25 + [10.0, -20.0, 30.0])
+    assert np.allclose(matrix[:3, :3], turn.T @ path.poses[2][:, :3])
+    again = from_file(tmp_path / "p.json", scene)
+    assert np.abs(again.poses - path.poses).max() < 1e-12
+    assert path.times is not None
+    assert again.times is not None
+    assert np.array_equal(again.times, path.times)
+    for camera, back in zip(path.cameras, again.cameras, strict=True):
+        assert (back.width, back.height) == (32, 20)
+        assert (back.fx, back.fy) == pytest.approx((camera.fx, camera.fy), rel=1e-12)
+
+
+def test_written_path_keeps_a_field_of_view_that_changes(tmp_path: Path) -> None:
+    scene = forward_scene()
+    cameras = tuple(with_fov(CAMERA, fov) for fov in (30.0, 45.0, 60.0))
+    poses = interpolate_poses(np.stack([frame.pose for frame in scene.frames]), 3)
+    to_file(CameraPath(poses, cameras), scene, tmp_path / "p.json")
+    again = from_file(tmp_path / "p.json", scene).cameras
+    assert [camera.fy for camera in again] == pytest.approx([camera.fy for camera in cameras])
 
 
 @pytest.mark.parametrize(

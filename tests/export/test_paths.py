@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from raymine.cameras import look_at
 from raymine.contracts import Camera
 from raymine.errors import ConfigError
 from raymine.export import orbit, spiral
-from raymine.export.paths import CameraPath, focus_point, forward_facing, look_at, novel_camera
+from raymine.export.paths import CameraPath, focus_point, forward_facing, novel_camera
 from support.novel_views import CAMERA, assert_rigid, forward_scene, make_scene, ring
 
 
@@ -19,14 +20,6 @@ def axis_distance(pose: np.ndarray, point: np.ndarray) -> float:
     offset, forward = point - pose[:, 3], -pose[:, 2]
     assert offset @ forward > 0
     return float(np.linalg.norm(offset - (offset @ forward) * forward))
-
-
-def test_look_at_faces_the_target_and_stays_upright() -> None:
-    pose = look_at(np.array([3.0, 0.0, 0.0]), np.zeros(3))
-    assert np.allclose(pose[:, 2], [1, 0, 0])
-    assert np.allclose(pose[:, 1], [0, 0, 1])
-    assert np.allclose(pose[:, 0], [0, 1, 0])
-    assert_rigid(look_at(np.array([0.0, 0.0, 2.0]), np.zeros(3))[None])
 
 
 def test_orbit_is_a_level_circle_around_the_focus() -> None:
@@ -76,6 +69,37 @@ def test_spiral_stays_near_the_cameras_and_looks_at_one_point() -> None:
     assert np.abs(positions[:, 2]).max() <= 0.2 + 1e-9
     # The axes are parallel, so the focus is the origin, where normalisation puts the subject.
     assert max(axis_distance(pose, np.zeros(3)) for pose in path.poses) < 1e-9
+
+
+def test_spiral_around_inward_cameras_stays_upright_and_on_the_scene() -> None:
+    centre = np.array([0.3, -0.2, 0.5])
+    azimuths = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    poses = [pose for elevation in (0.1, 0.5, 0.9) for pose in ring(centre, 3.0, elevation, azimuths)]
+    path = spiral(make_scene(poses), 48)
+    assert_rigid(path.poses)
+    offsets = path.poses[:, :, 3] - centre
+    assert np.allclose(np.linalg.norm(offsets, axis=1), 3.0)
+    assert max(axis_distance(pose, centre) for pose in path.poses) < 1e-6
+    assert np.abs(path.poses[:, 2, 0]).max() < 1e-9, "the right of every picture is level"
+    assert path.poses[:, 2, 1].min() > 0.5, "up in every picture is up in the scene"
+    elevation = np.arcsin(offsets[:, 2] / 3.0)
+    assert (elevation.min(), elevation.max()) == pytest.approx((0.1, 0.9))
+    turned = np.unwrap(np.arctan2(offsets[:, 1], offsets[:, 0]))
+    assert np.allclose(np.diff(turned), 2 * 2 * np.pi / 48)
+
+
+@pytest.mark.parametrize("size", [(100_000, 100_000), (1 << 26, 1), (10**300, 10**300)])
+def test_absurd_picture_sizes_are_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="million pixels, such as 7680x4320") as caught:
+        novel_camera(CAMERA, size)
+    assert "`size`" in caught.value.hint
+
+
+@pytest.mark.parametrize("n", [0, -3, 100_001])
+def test_absurd_numbers_of_views_are_refused(n: int) -> None:
+    for path in (orbit, spiral):
+        with pytest.raises(ConfigError, match=f"`frames` must be between 1 and 100000, got {n}"):
+            path(forward_scene(), n)
 
 
 def test_inward_capture_is_not_forward_facing() -> None:

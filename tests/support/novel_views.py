@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raymine.cameras import look_at
 from raymine.contracts import Bounds, Camera, Frame, Rays, Rendered, Scene
-from raymine.export.paths import look_at
 
 CAMERA = Camera(40, 30, 50.0, 50.0, 20.0, 15.0)
 

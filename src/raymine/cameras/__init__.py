@@ -2,8 +2,8 @@
 
 raymine's convention, to which every reader converts: a pose is camera-to-world [3, 4] with x to the right of the
 picture, y up and z backward (the camera looks along -z). Pixel coordinates are continuous, x to the right and y down,
-and the centre of the first pixel is (0.5, 0.5). `poses` converts poses, `lens` has the distortion models, and
-`projection` maps points to pixels and pixels to directions.
+and the centre of the first pixel is (0.5, 0.5). `poses` converts poses, `worlds` goes between the scene's own and
+the normalised world, `lens` has the distortion models, and `projection` maps points to pixels and pixels to directions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .poses import (
     turn_clockwise,
 )
 from .projection import CameraTable, camera_directions, field_of_view, lens_coverage, project, unproject
+from .worlds import from_normalised, to_normalised
 
 __all__ = [
     "CameraTable",
@@ -34,6 +35,7 @@ __all__ = [
     "field_of_view",
     "from_colmap",
     "from_llff",
+    "from_normalised",
     "from_opencv",
     "lens_coverage",
     "look_at",
@@ -44,6 +46,7 @@ __all__ = [
     "similarity",
     "to_colmap",
     "to_llff",
+    "to_normalised",
     "turn_clockwise",
     "undistort_fisheye",
     "undistort_opencv",

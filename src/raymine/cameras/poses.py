@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from raymine.contracts import Camera
+from raymine.errors import ConfigError
 
 RIGID_TOLERANCE = 1e-2
 """Largest entry of R^T R - I that counts as rounding. Files with three decimals pass, a scaled pose does not."""
@@ -86,19 +88,36 @@ def to_llff(pose: np.ndarray) -> np.ndarray:
     return np.stack([-pose[:, 1], pose[:, 0], pose[:, 2], pose[:, 3]], axis=1)
 
 
-def look_at(position: np.ndarray, target: np.ndarray, up: np.ndarray) -> np.ndarray:
+def look_at(position: ArrayLike, target: ArrayLike, up: ArrayLike = (0.0, 0.0, 1.0)) -> np.ndarray:
     """The pose [3, 4] of a camera at `position` [3] that looks at `target` [3], with `up` [3] up in the picture.
 
-    If the view direction is parallel to `up`, some perpendicular direction becomes the right of the picture.
+    All three are in one world, and the pose is in the same one. If the view direction is parallel to `up`, some
+    perpendicular direction becomes the right of the picture.
     """
-    position, target, up = (np.asarray(v, dtype=np.float64) for v in (position, target, up))
-    back = position - target
-    back = back / np.linalg.norm(back)
+    position, target, up = (_vector(v, n) for v, n in ((position, "position"), (target, "target"), (up, "up")))
+    back, height = position - target, float(np.linalg.norm(up))
+    distance = float(np.linalg.norm(back))
+    if distance == 0:
+        raise ConfigError(f"`target` must differ from `position`, got {position.tolist()} for both.")
+    if height == 0:
+        raise ConfigError("`up` must be a direction, got a vector of length 0.")
+    back = back / distance
     right = np.cross(up, back)
-    if np.linalg.norm(right) <= 1e-9 * np.linalg.norm(up):
+    if np.linalg.norm(right) <= 1e-9 * height:
         right = np.cross(np.eye(3)[np.argmin(np.abs(back))], back)
     right = right / np.linalg.norm(right)
     return np.stack([right, np.cross(back, right), back, position], axis=1)
+
+
+def _vector(value: ArrayLike, name: str) -> np.ndarray:
+    """`value` as [3] float64; `ConfigError` if it is not three finite numbers of a possible size."""
+    try:
+        vector = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        vector = np.empty(0)
+    if vector.shape != (3,) or not np.isfinite(vector).all() or np.abs(vector).max() > FARTHEST:
+        raise ConfigError(f"`{name}` must be three finite numbers up to {FARTHEST:g}, got {value!r}.")
+    return vector
 
 
 def pose_fault(pose: np.ndarray) -> str | None:

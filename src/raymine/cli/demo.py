@@ -6,7 +6,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from raymine.errors import ConfigError
 
@@ -24,7 +26,7 @@ FEWEST_VIEWS, MOST_VIEWS = 16, 60
 
 @dataclass(frozen=True)
 class Demo:
-    """Train the built-in scene, evaluate held-out views and render an orbit. Needs no data and no GPU."""
+    """Train the built-in scene, evaluate its test views and render an orbit. Needs no data and no GPU."""
 
     seconds: float = 45.0
     """Seconds of training."""
@@ -32,6 +34,10 @@ class Demo:
     """Run folder; if it exists, the next free name."""
     seed: int = 0
     """Seed of all random numbers."""
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
+    json: bool = False
+    """Print one JSON document on stdout."""
 
     def execute(self) -> int:
         """Exit code 0 on success, 130 or 143 if a signal stopped the training."""
@@ -51,14 +57,21 @@ class Demo:
             seed=self.seed,
             command=("raymine", *sys.argv[1:]),
         )
-        result = narrated_train(request)
+        result = narrated_train(request, verbose=self.verbose)
+        found: dict[str, object] = {"run": out, "status": result.status, "step": result.step, "elapsed": result.elapsed}
         if result.status == "stopped":
+            if self.json:
+                output.emit_json(found)
             output.say(f"Stopped at step {result.step}. Start again with: raymine demo")
             return result.exit_code
         loaded = load_run(out)
         evaluation = evaluate_run(loaded, "test", out / "eval")
         orbit = render_orbit(loaded, out, orbit_views(evaluation))
-        _panel(out, evaluation, orbit, result.elapsed, time.perf_counter() - started)
+        if self.json:
+            scores = {"test_psnr": evaluation.psnr, "test_ssim": evaluation.ssim, "views": len(evaluation.views)}
+            output.emit_json({**found, **scores, "pictures": out / "eval" / "images", "files": [orbit]})
+        else:
+            _panel(out, evaluation, orbit, result.elapsed, time.perf_counter() - started)
         return 0
 
 
@@ -92,12 +105,13 @@ def _panel(out: Path, evaluation: Evaluation, orbit: Path, trained: float, total
     from rich.markup import escape
     from rich.panel import Panel
 
+    views = f"{len(evaluation.views)} test views, which were not trained on"
     lines = (
-        f"PSNR {evaluation.psnr:.2f} dB, SSIM {evaluation.ssim:.3f} on {len(evaluation.views)} test views,",
+        f"PSNR {evaluation.psnr:.2f} dB, SSIM {evaluation.ssim:.3f} (higher is better) on {views},",
         f"after {output.duration(trained)} of training ({output.duration(total)} in all).",
         "",
-        f"Look at    {out / 'eval' / 'images'}  (predicted, true, error, depth)",
-        f"           {orbit}  (novel views on an orbit)",
+        f"Look at    {out / 'eval' / 'images'}/*-sheet.png  (predicted, true, error, depth)",
+        f"           {orbit}  (new views on an orbit)",
         "",
         f"Evaluate   raymine eval {out}",
         f"Render     raymine render {out} --path orbit --frames 120 --depth",

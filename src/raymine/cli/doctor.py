@@ -18,7 +18,10 @@ from . import output
 
 _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich", "psutil", "filelock")
 # Name of the extra, its module, its purpose.
-_EXTRAS = (("video", "av", "MP4 video from `raymine render`"),)
+_EXTRAS = (
+    ("video", "av", "MP4 video from `raymine render`"),
+    ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
+)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,18 @@ from . import output
 
 
 class Narrator(SilentObserver):
-    """Prints the decisions about the scene, the warnings and the backends before training starts."""
+    """Prints the decisions about the scene and the warnings before training starts; the backends with `verbose`."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
 
     def on_start(self, info: StartInfo) -> None:
         for sentence in info.notes:
             output.say(sentence)
         for sentence in info.warnings:
             output.warn(sentence)
-        output.say(backend_sentence(info.device.partition(":")[0]))
+        if self._verbose:
+            output.say(backend_sentence(info.device.partition(":")[0]))
 
 
 def backend_sentence(device: str) -> str:
@@ -35,6 +39,6 @@ def backend_sentence(device: str) -> str:
     return "Backends: " + "; ".join(f"{backend}: {', '.join(ops)}" for backend, ops in groups.items()) + "."
 
 
-def narrated_train(request: TrainRequest) -> RunResult:
-    """Train, with messages and progress on stderr."""
-    return train_with_progress(request, Narrator(), output.messages())
+def narrated_train(request: TrainRequest, *, verbose: bool = False) -> RunResult:
+    """Train, with messages and progress on stderr. verbose: also say which backend runs each op."""
+    return train_with_progress(request, Narrator(verbose), output.messages())

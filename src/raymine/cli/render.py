@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from raymine.contracts import Scene
     from raymine.experiment import LoadedRun
     from raymine.export import CameraPath, FramePictures
-    from raymine.export.video import PictureKind
+    from raymine.export.frames import PictureKind
 
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".gif")
 
@@ -30,7 +31,10 @@ class Render:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     path: str = "auto"
-    """`orbit` around the scene, `spiral` for forward-facing cameras, a JSON path file, or `auto` to choose."""
+    """`orbit` around the scene, `spiral`, a JSON path file (its format is in docs/paths.md), or `auto`: a spiral where
+    all cameras face one way, else an orbit."""
+    write_path: Path | None = None
+    """Write the camera path to this JSON file instead of rendering it: a start for a path of your own."""
     frames: int | None = None
     """Number of views; 120 if not given, or the number in the path file."""
     fps: float = 30.0
@@ -49,6 +53,8 @@ class Render:
     """The device to render on."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
+    json: bool = False
+    """Print one JSON document on stdout."""
 
     def execute(self) -> int:
         from raymine.experiment import load_run
@@ -59,6 +65,25 @@ class Render:
         for note in loaded.notes:
             output.warn(note)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
+        written = self._write_path(loaded.scene, path) if self.write_path else self._render(loaded, name, path)
+        if self.json:
+            camera = path.cameras[0]
+            found = {"run": self.run, "step": loaded.step, "path": name, "views": len(path)}
+            output.emit_json({**found, "width": camera.width, "height": camera.height, "files": written})
+        else:
+            for file in written:
+                output.results().print(str(file), markup=False, soft_wrap=True)
+        return 0
+
+    def _write_path(self, scene: Scene, path: CameraPath) -> tuple[Path, ...]:
+        from raymine.export import to_file
+
+        assert self.write_path is not None
+        to_file(path, scene, self.write_path)
+        output.say(f"{len(path)} views, in the coordinates of the scene's files. Render them with --path FILE.")
+        return (self.write_path,)
+
+    def _render(self, loaded: LoadedRun, name: str, path: CameraPath) -> tuple[Path, ...]:
         target = self.out if self.out is not None else default_target(self.run / "export", name)
         kinds: tuple[PictureKind, ...] = (
             "colour",
@@ -68,31 +93,34 @@ class Render:
         check_output(target)
         output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
         with output.progress_bar("Rendering") as progress:
-            written = write_views(views_along(loaded, path, progress), target, kinds, self.fps)
-        for file in written:
-            output.results().print(str(file), markup=False, soft_wrap=True)
-        return 0
+            return write_views(views_along(loaded, path, progress), target, kinds, self.fps)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
     """`320x240` -> (320, 240)."""
+    from raymine.export.paths import require_size
+
     if text is None:
         return None
-    width, _, height = text.lower().partition("x")
-    if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
-        raise ConfigError(f"--size must look like 320x240 (width x height in pixels), got {text!r}.")
-    return int(width), int(height)
+    match = re.fullmatch(r"0*([1-9][0-9]{0,8})[xX]0*([1-9][0-9]{0,8})", text)
+    if match is None:
+        raise ConfigError(f"--size must look like 320x240 (width x height in pixels), got {text[:40]!r}.")
+    size = int(match[1]), int(match[2])
+    require_size(*size)
+    return size
 
 
 def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None) -> tuple[str, CameraPath]:
     """The name and the views of the camera path `asked`."""
     from raymine import export
+    from raymine.export.curves import require_views
 
-    if frames is not None and frames < 1:
-        raise ConfigError(f"--frames must be at least 1, got {frames}.")
+    if frames is not None:
+        require_views(frames)
     if asked == "auto":
         asked = "spiral" if export.forward_facing(scene) else "orbit"
-        output.say(f"Path: {asked}, since the cameras {'all face one way' if asked == 'spiral' else 'look inward'}")
+        why = "all face one way" if asked == "spiral" else "do not all face one way"
+        output.say(f"Path: {asked}, since the cameras {why}")
     if asked == "orbit":
         return asked, export.orbit(scene, frames or 120, size=size)
     if asked == "spiral":

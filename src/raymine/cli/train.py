@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -56,6 +56,8 @@ class Train:
     hold_out: int = 0
     """Do not train on this many training views, and use them for quick evaluations instead of the test views. Only they
     select a best checkpoint (`--checkpoint best` of other commands)."""
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
@@ -91,7 +93,7 @@ class Train:
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
         )
-        result = narrated_train(request)
+        result = narrated_train(request, verbose=self.verbose)
         if self.json:
             output.emit_json(asdict(result))
         if result.status == "stopped":

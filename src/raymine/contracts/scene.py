@@ -97,5 +97,10 @@ class Scene:
         return tuple(i for i, f in enumerate(self.frames) if f.split == split)
 
     @property
+    def scale(self) -> float:
+        """Normalised units per unit of the scene's own world. Divide a depth by it to get one in your own units."""
+        return float(np.cbrt(np.linalg.det(self.normalisation[:3, :3])))
+
+    @property
     def dynamic(self) -> bool:
         return any(f.time is not None for f in self.frames)

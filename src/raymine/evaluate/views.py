@@ -149,18 +149,16 @@ def _write_view(folder: Path, score: ViewScore, predicted: np.ndarray, truth: np
     height, width = truth.shape[:2]
     depth = rendered.depth.detach().cpu().float().reshape(height, width).numpy()
     opacity = rendered.opacity.detach().cpu().float().reshape(height, width).numpy()
-    error = pictures.error_picture(predicted, truth)
-    sheet = pictures.contact_sheet(
-        [(f"predicted: {score.psnr:.2f} dB, SSIM {score.ssim:.3f}", predicted), ("true", truth), ("error", error)]
-    )
     kinds = {
         "pred": predicted,
         "true": truth,
-        "error": error,
+        "error": pictures.error_picture(predicted, truth),
         "depth": pictures.depth_picture(depth, opacity),
         "opacity": pictures.opacity_picture(opacity),
-        "sheet": sheet,
     }
+    labels = {"pred": f"predicted: {score.psnr:.2f} dB, SSIM {score.ssim:.3f}"}
+    shown = [(labels.get(kind, kind), kinds[kind]) for kind in ("pred", "true", "error", "depth")]
+    kinds["sheet"] = pictures.contact_sheet(shown)
     for kind, picture in kinds.items():
         pictures.write_png(folder / f"{score.name}-{kind}.png", picture)
 

@@ -27,7 +27,7 @@ _LOOKS = 4
 # Steps per metrics row on CUDA. Between two rows the host does not wait for the device: 64 take about 30 ms on an H200.
 _METRICS_ON_CUDA = 64
 
-# Called with what is being loaded ("images" or KERNELS), how much of it is done, and how much there is.
+# Called with what is being loaded ("images ..." or KERNELS), how much of it is done, and how much there is.
 KERNELS = "kernels"
 LoadProgress = Callable[[str, int, int], None]
 
@@ -139,12 +139,21 @@ def scene_name(scene: str | Path) -> str:
     return str(scene) if str(scene) == "builtin" else str(expanded(scene).resolve())
 
 
-def open_data(scene: Scene, frames: Sequence[int], device: torch.device, progress: LoadProgress | None) -> LoadedData:
-    """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first."""
+def open_data(
+    scene: Scene,
+    frames: Sequence[int],
+    device: torch.device,
+    progress: LoadProgress | None,
+    what: str = "images",
+) -> LoadedData:
+    """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first.
+
+    what: the images in words, for `progress`.
+    """
 
     def report(done: int, total: int) -> None:
         if progress is not None:
-            progress("images", done, total)
+            progress(what, done, total)
 
     bank = open_bank(scene, frames, progress=report)
     rig = CameraRig(scene, frames, device)

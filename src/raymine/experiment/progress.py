@@ -9,6 +9,7 @@ from typing import Literal, TextIO, cast
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
+from raymine.kernels.compiling import on_first_compile
 from raymine.progress_bar import ProgressBar, text_column
 from raymine.scenes.builtin import builtin_scene
 from raymine.terminal import Messages
@@ -24,13 +25,14 @@ _PLAIN_PERIOD = 10.0
 
 
 class ProgressObserver(SilentObserver):
-    """Shows step, PSNR, samples/s, b/B (trained / marched samples) and time left on stderr.
+    """Shows step, PSNR, samples/s, the share of samples that is trained on, and time left on stderr.
 
     mode: "auto" is a live bar in a terminal and plain lines elsewhere. Pass `loading` as `progress` to `train`.
     """
 
     def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
-        self._console = console or Console(file=cast("TextIO", Messages(sys.stderr)))
+        # In a notebook, rich would make a block of HTML of every line.
+        self._console = console or Console(file=cast("TextIO", Messages(sys.stderr)), force_jupyter=False)
         self._mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "plain")
         self._bar = ProgressBar(self._console, text_column(), TimeElapsedColumn())
         self._start: StartInfo | None = None
@@ -38,16 +40,21 @@ class ProgressObserver(SilentObserver):
         self._look = ""
 
     def loading(self, what: str, done: int, total: int) -> None:
-        """Report the loading of images, as a bar or as one line at the end, or the start of kernel compilation."""
+        """Report the loading of images, as a bar or as one line at the end, or that of kernels."""
         if what == KERNELS:
             if done == 0 and self._mode != "quiet":
-                self._line("Loading kernels. The first time on a machine they are compiled, which takes longer.")
+                self._line("Loading kernels")
         elif self._mode == "live":
             self._bar.show(f"Loading {what}", done, total, f"{done}/{total}")
             if done >= total:
                 self._bar.close()
         elif self._mode == "plain" and done == total and total > 0:
             self._line(f"Loaded {total} {what}")
+
+    def compiling(self) -> None:
+        """Report that kernels are compiled, because they are not in the cache on disk yet."""
+        if self._mode != "quiet":
+            self._line("Compiling kernels for this machine. This happens once and takes a minute or two.")
 
     def on_start(self, info: StartInfo) -> None:
         self._start = info
@@ -74,21 +81,22 @@ class ProgressObserver(SilentObserver):
             self._line(f"{event.level}: {event.message}")
 
     def on_eval(self, info: EvalInfo) -> None:
-        self._look = f"{info.split} {info.psnr:.2f} dB"
+        self._look = f"{info.psnr:.2f} dB {info.split}"
         if self._mode == "plain":
             best = ", best so far" if info.best else ""
-            self._line(f"step {info.step}  {self._look} over {info.views} views{best}")
+            views = "view" if info.views == 1 else "views"
+            self._line(f"step {info.step}  PSNR {info.psnr:.2f} dB on {info.views} {info.split} {views}{best}")
 
     def on_end(self, result: RunResult) -> None:
         self._bar.close()
         if self._mode != "quiet":
-            told = [f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s"]
+            told = [f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s of training"]
             if result.test_psnr is not None:
-                told.append(f"test {result.test_psnr:.2f} dB")
+                told.append(f"PSNR {result.test_psnr:.2f} dB on test views")
             if result.held_out_psnr is not None:
-                told.append(f"held-out {result.held_out_psnr:.2f} dB")
+                told.append(f"PSNR {result.held_out_psnr:.2f} dB on held-out views")
             if result.best_held_out_psnr is not None and result.best_step != result.step:
-                told.append(f"best held-out {result.best_held_out_psnr:.2f} dB at step {result.best_step}")
+                told.append(f"best {result.best_held_out_psnr:.2f} dB at step {result.best_step}")
             self._line(", ".join(told))
 
     def close(self) -> None:
@@ -96,16 +104,16 @@ class ProgressObserver(SilentObserver):
         self._bar.close()
 
     def _describe(self, info: StepInfo) -> str:
-        psnr = "non-finite" if info.psnr is None else f"{info.psnr:.2f} dB"
-        share = info.trained / info.marched if info.marched else 0.0
-        parts = [
-            f"step {info.step}",
-            psnr,
-            f"{_short(info.samples_per_second)} samples/s",
-            f"b/B {share:.2f}",
-            f"{_clock(self._seconds_left(info))} left",
-        ]
-        return "  ".join(parts + ([self._look] if self._look and self._mode == "live" else []))
+        psnr = "not finite" if info.psnr is None else f"{info.psnr:.2f} dB"
+        step, left = f"step {info.step}", f"{_clock(self._seconds_left(info))} left"
+        speed = f"{_short(info.samples_per_second)} samples/s"
+        if info.trained < info.marched:
+            speed = f"trains on {info.trained / info.marched:.0%} of {speed}".replace("%", " %")
+        if self._mode == "live":
+            # A narrow terminal cuts the end off.
+            look = f", {self._look}" if self._look else ""
+            return "  ".join((left, step, f"PSNR {psnr} training{look}", speed))
+        return "  ".join((step, f"PSNR {psnr} on training rays", speed, left))
 
     def _seconds_left(self, info: StepInfo) -> float | None:
         start = self._start
@@ -148,9 +156,10 @@ def train_with_progress(request: TrainRequest, observer: Observer, console: Cons
     """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar."""
     bar = ProgressObserver(console=console)
     try:
-        if str(request.scene) == "builtin":
-            # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
-            builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
-        return train(request, observer=Observers([observer, bar]), progress=bar.loading)
+        with on_first_compile(bar.compiling):
+            if str(request.scene) == "builtin":
+                # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
+                builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
+            return train(request, observer=Observers([observer, bar]), progress=bar.loading)
     finally:
         bar.close()

@@ -125,10 +125,12 @@ def _make_ready(
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
         trained, held_out = split_training(scene, config.hold_out)
-        loaded = stack.enter_context(open_data(scene, trained, device, progress))
+        loaded = stack.enter_context(open_data(scene, trained, device, progress, "images to train on"))
         state = create_state(config.train, loaded.train, seed=config.seed, device=device)
         frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
-        views = stack.enter_context(open_data(scene, frames, device, progress)).train if frames else None
+        views = None
+        if frames:
+            views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
         if progress is not None:
             progress(KERNELS, 0, 1)
         warmup(config.train, loaded.train, device)

@@ -10,7 +10,17 @@ import math
 
 import numpy as np
 
-from raymine.errors import ConfigError
+from raymine.cameras import matrix_to_quaternion, quaternion_to_matrix
+from raymine.errors import ConfigError, option
+
+MOST_VIEWS = 100_000
+"""Longest camera path: 55 minutes of video."""
+
+
+def require_views(n: int) -> None:
+    """Raise `ConfigError` for a camera path without views, or with more than `MOST_VIEWS`."""
+    if not 1 <= n <= MOST_VIEWS:
+        raise ConfigError(f"{option('frames')} must be between 1 and {MOST_VIEWS}, got {n}.")
 
 
 def interpolate_poses(poses: np.ndarray, n: int, *, closed: bool = False) -> np.ndarray:
@@ -28,7 +38,7 @@ def interpolate_poses(poses: np.ndarray, n: int, *, closed: bool = False) -> np.
     at = [_neighbour(segment + shift, k, closed) for shift in (-1, 0, 1, 2)]
     p = keys[:, :, 3]
     positions = _catmull_rom(p[at[0]], p[at[1]], p[at[2]], p[at[3]], u[:, None])
-    quaternions = np.stack([_quaternion(key[:, :3]) for key in keys])
+    quaternions = np.stack([matrix_to_quaternion(key[:, :3]) for key in keys])
     rotations = np.stack([_slerp(quaternions[i], quaternions[j], t) for i, j, t in zip(at[1], at[2], u, strict=True)])
     return np.concatenate([rotations, positions[:, :, None]], axis=2)
 
@@ -43,8 +53,7 @@ def interpolate_values(values: np.ndarray, n: int, *, closed: bool = False) -> n
 
 def _key_positions(k: int, n: int, closed: bool) -> tuple[np.ndarray, np.ndarray]:
     """For n views over k keys: the key before each view [n], and the fraction [n] in 0..1 to the next key."""
-    if n < 1:
-        raise ConfigError(f"A camera path needs at least 1 frame, got {n}.")
+    require_views(n)
     s = np.arange(n) / n * k if closed else np.linspace(0.0, k - 1.0, n)
     segment = np.minimum(np.floor(s).astype(np.int64), k - 1 if closed else max(k - 2, 0))
     return segment, s - segment
@@ -61,20 +70,6 @@ def _catmull_rom(p0: np.ndarray, p1: np.ndarray, p2: np.ndarray, p3: np.ndarray,
     return p1 + u * (enter + u * (3.0 * step - 2.0 * enter - leave + u * (enter + leave - 2.0 * step)))
 
 
-def _quaternion(rotation: np.ndarray) -> np.ndarray:
-    """Rotation [3, 3] -> unit quaternion (w, x, y, z): a leading eigenvector, precise for every angle."""
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
-    symmetric = np.array(
-        [
-            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
-            [zy - yz, xx - yy - zz, xy + yx, xz + zx],
-            [xz - zx, xy + yx, yy - xx - zz, yz + zy],
-            [yx - xy, xz + zx, yz + zy, zz - xx - yy],
-        ]
-    )
-    return np.linalg.eigh(symmetric)[1][:, -1]
-
-
 def _slerp(start: np.ndarray, stop: np.ndarray, u: float) -> np.ndarray:
     """The rotation [3, 3] at fraction `u` of the shorter arc between two unit quaternions."""
     cosine = float(start @ stop)
@@ -85,11 +80,4 @@ def _slerp(start: np.ndarray, stop: np.ndarray, u: float) -> np.ndarray:
         q = start
     else:
         q = (math.sin((1.0 - u) * angle) * start + math.sin(u * angle) * stop) / math.sin(angle)
-    w, x, y, z = q / np.linalg.norm(q)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    return quaternion_to_matrix(q)

@@ -1,20 +1,59 @@
-"""Render the views of a camera path as pictures of colour, depth and opacity."""
+"""Render views of a camera: one, or all views of a camera path as pictures of colour, depth and opacity."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 
 from raymine import pictures
-from raymine.contracts import Bounds, Rays, Renderer
+from raymine.contracts import Bounds, Camera, Renderer
+from raymine.errors import ConfigError
+from raymine.files import expanded
 from raymine.rays import rays_for_camera
 
-from .paths import CameraPath
+from .paths import CameraPath, require_size
 
+PictureKind = Literal["colour", "depth", "opacity"]
 Progress = Callable[[int, int], None]
+
+_PIECE = 1 << 20
+"""Rays that are made and rendered at a time: 32 MB. A larger picture is rendered in several pieces."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A rendered view: colour [H, W, 3] in 0..1, opacity [H, W] in 0..1, depth [H, W] in world units, all float32.
+
+    Depth is the mean distance along the ray, weighted by the rendering weights; 0 where the ray hits nothing.
+    """
+
+    colour: np.ndarray
+    opacity: np.ndarray
+    depth: np.ndarray
+
+    def __repr__(self) -> str:
+        height, width = self.opacity.shape
+        return f"View({width}x{height}, mean opacity {self.opacity.mean():.2f})"
+
+    def save(self, path: str | Path, kind: PictureKind = "colour") -> Path:
+        """Write the colour, the depth or the opacity as a PNG picture; return its path."""
+        target = expanded(path)
+        if target.suffix.lower() != ".png":
+            raise ConfigError(f"A view is saved as PNG; `path` must end in .png, got {str(path)!r}.")
+        if kind not in get_args(PictureKind):
+            raise ConfigError(f"`kind` must be one of {', '.join(get_args(PictureKind))}, got {kind!r}.")
+        picture = {
+            "colour": lambda: self.colour,
+            "depth": lambda: pictures.depth_picture(self.depth, self.opacity),
+            "opacity": lambda: pictures.opacity_picture(self.opacity),
+        }[kind]()
+        pictures.write_png(target, picture)
+        return target
 
 
 @dataclass(frozen=True)
@@ -24,6 +63,36 @@ class FramePictures:
     colour: np.ndarray
     depth: np.ndarray
     opacity: np.ndarray
+
+
+def render_view(
+    renderer: Renderer,
+    camera: Camera,
+    pose: np.ndarray,
+    bounds: Bounds,
+    *,
+    background: tuple[float, float, float],
+    time: float | None = None,
+    device: torch.device | str = "cpu",
+) -> View:
+    """Render the view of a camera at a pose [3, 4] in the normalised world. `ConfigError` for more than 33 megapixels.
+
+    background: colour in 0..1. device: of the rays for the renderer. A pixel that is not finite becomes 0.
+    """
+    require_size(camera.width, camera.height)
+    backdrop = torch.tensor(background, dtype=torch.float32, device=device)
+    shape = (camera.height, camera.width)
+    colour = np.empty((camera.height * camera.width, 3), dtype=np.float32)
+    opacity, depth = (np.empty(len(colour), dtype=np.float32) for _ in range(2))
+    for first in range(0, len(colour), _PIECE):
+        span = range(first, min(first + _PIECE, len(colour)))
+        rays = rays_for_camera(camera, pose, bounds, time=time, device=device, pixels=span)
+        rendered, at = renderer.render(rays, backdrop), slice(span.start, span.stop)
+        for values, found in ((colour, rendered.colour), (opacity, rendered.opacity), (depth, rendered.depth)):
+            values[at] = found.detach().float().nan_to_num(nan=0.0).cpu().numpy()
+    np.clip(colour, 0.0, 1.0, out=colour)
+    np.clip(opacity, 0.0, 1.0, out=opacity)
+    return View(colour.reshape(*shape, 3), opacity.reshape(shape), depth.reshape(shape))
 
 
 def render_path(
@@ -40,27 +109,17 @@ def render_path(
     The first view with something in it sets the depth scale, so that a video does not flicker. background: colour in
     0..1. device: of the rays for the renderer. progress: called with (done, total) after each view.
     """
-    backdrop = torch.tensor(background, dtype=torch.float32, device=device)
     limits: tuple[float, float] | None = None
-    for index in range(len(path)):
-        camera = path.cameras[index]
-        rendered = renderer.render(_rays(path, index, bounds, device), backdrop)
-        shape = (camera.height, camera.width)
-        colour = rendered.colour.detach().cpu().float().reshape(*shape, 3).numpy()
-        depth = rendered.depth.detach().cpu().float().reshape(shape).numpy()
-        opacity = rendered.opacity.detach().cpu().float().reshape(shape).numpy()
-        if limits is None and bool((opacity > 0.5).any()):
-            near, far = pictures.depth_range(depth, opacity)
+    for index, (camera, pose) in enumerate(zip(path.cameras, path.poses, strict=True)):
+        time = None if path.times is None else float(path.times[index])
+        view = render_view(renderer, camera, pose, bounds, background=background, time=time, device=device)
+        if limits is None and bool((view.opacity > 0.5).any()):
+            near, far = pictures.depth_range(view.depth, view.opacity)
             limits = (0.8 * near, 1.25 * far)
         yield FramePictures(
-            pictures.to_uint8(colour),
-            pictures.depth_picture(depth, opacity, limits),
-            pictures.opacity_picture(opacity),
+            pictures.to_uint8(view.colour),
+            pictures.depth_picture(view.depth, view.opacity, limits),
+            pictures.opacity_picture(view.opacity),
         )
         if progress is not None:
             progress(index + 1, len(path))
-
-
-def _rays(path: CameraPath, index: int, bounds: Bounds, device: torch.device | str) -> Rays:
-    time = None if path.times is None else float(path.times[index])
-    return rays_for_camera(path.cameras[index], path.poses[index], bounds, time=time, device=device)

@@ -1,4 +1,4 @@
-"""Camera paths from a JSON file, in either of two forms that other tools write.
+"""Camera paths in a JSON file: read in either of two forms that other tools write, and written in the first.
 
 1. Like transforms.json: `"frames": [{"transform_matrix": 4x4 rows, "time": 0..1}, ...]`, with the view from
    `camera_angle_x` (radians) or `fl_x`, `fl_y`, `w`, `h` beside it. The frames are rendered as they stand.
@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from raymine.cameras import from_normalised, to_normalised
 from raymine.cameras.poses import FARTHEST
 from raymine.contracts import Camera, Scene
 from raymine.errors import ConfigError
-from raymine.files import UnreadableFile, read_json
+from raymine.files import JSON, UnreadableFile, read_json, write_json
 
 from .curves import interpolate_poses, interpolate_values
-from .paths import CameraPath, novel_camera
+from .paths import CameraPath, novel_camera, with_fov
 
 KEYFRAME_VIEWS = 120
 _FORMS = {
@@ -66,7 +67,7 @@ def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int
     keys = [_key(entry, f"{path}: {form}[{i}]", _FORMS[form]) for i, entry in enumerate(entries)]
     poses = np.stack([key.pose for key in keys])
     if document.get("world") != "raymine":
-        poses = _normalised(poses, scene.normalisation)
+        poses = to_normalised(scene, poses)
     camera = _camera(document, scene, size, path)
     count = n if n is not None else KEYFRAME_VIEWS if form == "keyframes" else len(keys)
     if n is None and form != "keyframes":
@@ -76,6 +77,23 @@ def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int
     key_times = _times(keys, scene)
     times = None if key_times is None else interpolate_values(key_times, count, closed=closed)
     return CameraPath(interpolate_poses(poses, count, closed=closed), _with_fov(camera, fovs), times)
+
+
+def to_file(camera_path: CameraPath, scene: Scene, path: Path) -> None:
+    """Write a camera path as a file that `from_file` reads back: the first form, in the scene's own coordinates."""
+    first = camera_path.cameras[0]
+    rows = np.zeros((len(camera_path), 4, 4))
+    rows[:, :3], rows[:, 3, 3] = from_normalised(scene, camera_path.poses), 1.0
+    frames: list[JSON] = []
+    for i, camera in enumerate(camera_path.cameras):
+        entry: dict[str, JSON] = {"transform_matrix": rows[i].tolist()}
+        if camera != first:
+            entry["fov"] = _fov(camera)
+        if camera_path.times is not None:
+            entry["time"] = float(camera_path.times[i])
+        frames.append(entry)
+    document: dict[str, JSON] = {"w": first.width, "h": first.height, "fl_x": first.fx, "fl_y": first.fy}
+    write_json(path, {**document, "frames": frames}, "write the camera path")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -134,15 +152,6 @@ def _number(entry: dict[str, Any], name: str, where: str) -> float | None:
     return float(value)
 
 
-def _normalised(poses: np.ndarray, similarity: np.ndarray) -> np.ndarray:
-    """Poses of the source world -> normalised poses: positions are moved and scaled, orientations only rotated."""
-    linear, shift = similarity[:3, :3], similarity[:3, 3]
-    scale = float(np.cbrt(np.linalg.det(linear)))
-    rotations = (linear / scale) @ poses[:, :, :3]
-    positions = poses[:, :, 3] @ linear.T + shift
-    return np.concatenate([rotations, positions[:, :, None]], axis=2)
-
-
 def _camera(document: dict[str, Any], scene: Scene, size: tuple[int, int] | None, path: Path) -> Camera:
     """The field of view and size of the file; what it does not state comes from the scene's first camera."""
     base = scene.cameras[scene.frames[0].camera]
@@ -163,15 +172,17 @@ def _camera(document: dict[str, Any], scene: Scene, size: tuple[int, int] | None
 
 
 def _fovs(keys: list[_Key], camera: Camera) -> np.ndarray:
-    own = math.degrees(2.0 * math.atan(0.5 * camera.height / camera.fy))
-    return np.array([own if key.fov is None else key.fov for key in keys])
+    return np.array([_fov(camera) if key.fov is None else key.fov for key in keys])
+
+
+def _fov(camera: Camera) -> float:
+    """The vertical field of view in degrees."""
+    return math.degrees(2.0 * math.atan(0.5 * camera.height / camera.fy))
 
 
 def _with_fov(camera: Camera, fovs: np.ndarray) -> tuple[Camera, ...]:
-    """One camera per vertical field of view in degrees; the aspect ratio of pixels does not change."""
-    focal = 0.5 * camera.height / np.tan(np.radians(fovs) / 2.0)
-    ratio = camera.fx / camera.fy
-    return tuple(Camera(camera.width, camera.height, float(f) * ratio, float(f), camera.cx, camera.cy) for f in focal)
+    """One camera per vertical field of view in degrees."""
+    return tuple(with_fov(camera, float(fov)) for fov in fovs)
 
 
 def _times(keys: list[_Key], scene: Scene) -> np.ndarray | None:

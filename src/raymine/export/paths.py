@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raymine.cameras import look_at
 from raymine.contracts import Camera, Scene
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 
-_UP = np.array([0.0, 0.0, 1.0])
+from .curves import require_views
+
+MOST_PIXELS = 1 << 25
+"""Largest picture that is rendered, a little more than 7680x4320: its colour, opacity and depth take 0.7 GB."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,24 @@ class CameraPath:
         return len(self.poses)
 
 
+def require_size(width: int, height: int) -> None:
+    """Raise `ConfigError` for a picture without pixels, or with more than `MOST_PIXELS`."""
+    if width < 1 or height < 1:
+        raise ConfigError(f"A picture must be at least 1x1 pixels, got {width}x{height}.")
+    if width * height > MOST_PIXELS:
+        raise ConfigError(
+            f"A picture may have up to {MOST_PIXELS / 1e6:.1f} million pixels, such as 7680x4320;"
+            f" {width:.7g}x{height:.7g} is too large.",
+            hint=f"Give a smaller {option('size')}.",
+        )
+
+
+def with_fov(camera: Camera, degrees: float) -> Camera:
+    """The camera with another vertical field of view; the size of its picture and the shape of pixels do not change."""
+    focal = 0.5 * camera.height / math.tan(math.radians(degrees) / 2.0)
+    return Camera(camera.width, camera.height, focal * camera.fx / camera.fy, focal, camera.cx, camera.cy)
+
+
 def novel_camera(camera: Camera, size: tuple[int, int] | None = None) -> Camera:
     """A pinhole camera with the vertical field of view of `camera`, a central principal point and no distortion.
 
@@ -45,8 +67,7 @@ def novel_camera(camera: Camera, size: tuple[int, int] | None = None) -> Camera:
     of view above 110 degrees (fisheye) is reduced to 110, because a perspective picture cannot show more.
     """
     width, height = size if size is not None else (camera.width, camera.height)
-    if width < 1 or height < 1:
-        raise ConfigError(f"A picture must be at least 1x1 pixels, got {width}x{height}.")
+    require_size(width, height)
     widest = 0.5 * height / math.tan(math.radians(55.0))
     focal_y = max(camera.fy * height / camera.height, widest)
     focal_x = focal_y * camera.fx / camera.fy
@@ -60,27 +81,24 @@ def orbit(scene: Scene, n: int, *, size: tuple[int, int] | None = None) -> Camer
     they cover, because no image shows the rest. The path is closed, and the last view does not repeat the first.
     """
     poses = _all_poses(scene, n)
-    centre = focus_point(poses)
-    offsets = poses[:, :, 3] - centre
-    distance = np.linalg.norm(offsets, axis=1)
-    elevation = np.arcsin(np.clip(offsets[:, 2] / np.maximum(distance, 1e-9), -1.0, 1.0))
-    # Exactly overhead, "up" would have no direction in the picture.
-    height = float(np.clip(np.median(elevation), math.radians(-80.0), math.radians(80.0)))
-    azimuth = _azimuths(np.arctan2(offsets[:, 1], offsets[:, 0]), n)
-    ring = np.stack(
-        [np.cos(azimuth) * math.cos(height), np.sin(azimuth) * math.cos(height), np.full(n, math.sin(height))], axis=1
-    )
-    eyes = centre + float(np.median(distance)) * ring
-    return _static(scene, np.stack([look_at(eye, centre) for eye in eyes]), size)
+    height = np.median(_elevations(poses, focus_point(poses)))
+    return _static(scene, _around(poses, np.full(n, height), turns=1.0), size)
 
 
 def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | None = None) -> CameraPath:
-    """n views on a spiral around the average pose, for forward-facing captures.
+    """n views on a spiral. The path is closed, and every view looks at one point.
 
-    In each direction, the spiral spans the 80th percentile of the cameras' offsets from the average. Every view looks
-    at the same point, at the focus depth, as is usual for forward-facing scenes.
+    Forward-facing cameras: a spiral around their average pose. In each direction it spans the 80th percentile of the
+    cameras' offsets from the average, and it looks at the point at the focus depth, as is usual for such scenes.
+
+    Other cameras have no average pose: a path as in `orbit`, with `turns` turns, that rises from the 10th percentile
+    of the cameras' elevations to the 90th and comes back. Up stays up, and the view stays on the focus point.
     """
     poses = _all_poses(scene, n)
+    if not forward_facing(scene):
+        low, high = np.percentile(_elevations(poses, focus_point(poses)), (10.0, 90.0))
+        rise = 0.5 - 0.5 * np.cos(np.arange(n) / n * 2.0 * math.pi)
+        return _static(scene, _around(poses, low + (high - low) * rise, turns), size)
     middle = average_pose(poses)
     rotation, centre = middle[:, :3], middle[:, 3]
     reach = np.percentile(np.abs((poses[:, :, 3] - centre) @ rotation), 80.0, axis=0)
@@ -91,6 +109,27 @@ def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | 
         local = np.array([math.cos(angle), -math.sin(angle), -math.sin(angle / max(turns, 1e-9))]) * reach
         views.append(look_at(centre + rotation @ local, target, up=rotation[:, 1]))
     return _static(scene, np.stack(views), size)
+
+
+def _elevations(poses: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """The cameras' elevations [n] in radians, seen from `centre`; at most 80 degrees.
+
+    Exactly overhead, "up" would have no direction in the picture.
+    """
+    offsets = poses[:, :, 3] - centre
+    sines = offsets[:, 2] / np.maximum(np.linalg.norm(offsets, axis=1), 1e-9)
+    return np.clip(np.arcsin(np.clip(sines, -1.0, 1.0)), math.radians(-80.0), math.radians(80.0))
+
+
+def _around(poses: np.ndarray, elevation: np.ndarray, turns: float) -> np.ndarray:
+    """Views [n, 3, 4] that circle the focus point of `poses` at their median distance and at `elevation` [n]."""
+    centre = focus_point(poses)
+    offsets = poses[:, :, 3] - centre
+    azimuth = _azimuths(np.arctan2(offsets[:, 1], offsets[:, 0]), len(elevation), turns)
+    flat = np.cos(elevation)
+    directions = np.stack([np.cos(azimuth) * flat, np.sin(azimuth) * flat, np.sin(elevation)], axis=1)
+    eyes = centre + float(np.median(np.linalg.norm(offsets, axis=1))) * directions
+    return np.stack([look_at(eye, centre) for eye in eyes])
 
 
 def focus_point(poses: np.ndarray) -> np.ndarray:
@@ -126,20 +165,8 @@ def average_pose(poses: np.ndarray) -> np.ndarray:
     return look_at(centre, centre - poses[:, :, 2].mean(axis=0), up=poses[:, :, 1].mean(axis=0))
 
 
-def look_at(eye: np.ndarray, target: np.ndarray, up: np.ndarray = _UP) -> np.ndarray:
-    """The pose [3, 4] of a camera at `eye` [3] that looks at `target` [3], with `up` [3] up in the picture."""
-    back = eye - target
-    back = back / max(float(np.linalg.norm(back)), 1e-12)
-    right = np.cross(up, back)
-    if np.linalg.norm(right) < 1e-6 * np.linalg.norm(up):
-        right = np.cross(np.roll(up, 1), back)
-    right = right / np.linalg.norm(right)
-    return np.stack([right, np.cross(back, right), back, eye], axis=1)
-
-
 def _all_poses(scene: Scene, n: int) -> np.ndarray:
-    if n < 1:
-        raise ConfigError(f"A camera path needs at least 1 frame, got {n}.")
+    require_views(n)
     return np.stack([np.asarray(frame.pose, dtype=np.float64) for frame in scene.frames])
 
 
@@ -149,12 +176,12 @@ def _static(scene: Scene, poses: np.ndarray, size: tuple[int, int] | None) -> Ca
     return CameraPath(poses, (camera,) * len(poses), times)
 
 
-def _azimuths(seen: np.ndarray, n: int) -> np.ndarray:
-    """Angles [n] of the path: the whole circle, or a swing over the part that the cameras, at angles `seen`, cover."""
+def _azimuths(seen: np.ndarray, n: int, turns: float) -> np.ndarray:
+    """Angles [n] of the path: whole circles, or swings over the part that the cameras, at angles `seen`, cover."""
     ordered = np.sort(seen)
     gaps = np.diff(np.append(ordered, ordered[0] + 2.0 * math.pi))
     widest = int(gaps.argmax())
-    phase = np.arange(n) / n * 2.0 * math.pi
+    phase = np.arange(n) / n * 2.0 * math.pi * turns
     if len(seen) < 3 or gaps[widest] <= 2.0 * math.pi / 3.0:
         return ordered[0] + phase
     half = 0.5 * (2.0 * math.pi - gaps[widest])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from raymine import pictures
 from raymine.errors import ConfigError, MissingExtraError, ResourceError, option
 from raymine.files import replacing
 
-from .frames import FramePictures
-
-PictureKind = Literal["colour", "depth", "opacity"]
+from .frames import FramePictures, PictureKind
 
 # FFmpeg's numbers for the BT.709 matrix, primaries and transfer curve, and for the limited ("TV") value range.
 _BT709 = 1
