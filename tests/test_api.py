@@ -76,6 +76,24 @@ def test_import_is_light_and_names_load_on_first_use() -> None:
     )
 
 
+def test_names_in_the_docs_resolve_after_import_raymine() -> None:
+    """`import raymine; raymine.toolkit.occupancy.OccupancyEstimator` works without a further import."""
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    names = set(re.findall(r"\braymine(?:\.[A-Za-z]\w*)+", text))
+    names |= {f"raymine.toolkit.{name}" for name in re.findall(r"\btoolkit\.([a-z_]+\.\w+)", text)}
+    assert {"raymine.toolkit.occupancy", "raymine.mining.diagnose", "raymine.compat.nerfacc.install"} <= names
+    failed = python(
+        "import operator, raymine\n"
+        f"for name in {sorted(names)}:\n"
+        "    try:\n"
+        "        operator.attrgetter(name.partition('.')[2])(raymine)\n"
+        "    except AttributeError as error:\n"
+        "        print(name, error)\n"
+    )
+    assert not failed
+
+
 def test_train_returns_the_run_that_load_opens(run: raymine.Run) -> None:
     assert (run.step, run.path.name, run.config.recipe, str(run.device)) == (3, "run", "ngp", "cpu")
     assert run.scene.cameras[0].width == 16

@@ -173,7 +173,7 @@ def test_output_dtype_can_be_wider_than_the_table_precision(backend: str) -> Non
 
 
 def test_invalid_arguments_raise_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"`positions` must have shape \[n, 3\], got \[4, 2\]"):
+    with pytest.raises(ConfigError, match=r"`positions` must have shape \[4, 3\], got \[4, 2\]"):
         encode(torch.rand(4, 2), torch.zeros(TINY.total_entries, 2), TINY)
     with pytest.raises(ConfigError, match="`table` must have shape"):
         encode(torch.rand(4, 3), torch.zeros(5, 2), TINY)

@@ -12,8 +12,8 @@ from raymine.compat import nerfacc
 from raymine.compat import tinycudann as tcnn
 from raymine.toolkit import boxes, contraction, importance, lenses, losses, proposal, scan, volume
 from raymine.toolkit.occupancy import OccupancyEstimator
-from raymine.toolkit.pack import Pack, pack_counts, pack_ids
-from support.device import requires_gpu
+from raymine.toolkit.pack import pack_counts, pack_ids
+from support.device import forbidden_to_wait, requires_gpu
 
 pytestmark = requires_gpu
 
@@ -162,7 +162,16 @@ def test_tinycudann_modules_match_cpu() -> None:
         assert float((ours - theirs).norm() / ours.norm()) < 3e-2
 
 
-def test_ray_ids_of_a_pack_on_cuda() -> None:
-    pack = pack_counts(torch.tensor([2, 0, 3], device="cuda"))
-    assert isinstance(pack, Pack)
-    assert pack.ray_id().tolist() == [0, 0, 2, 2, 2]
+def test_packs_stay_on_cuda_and_are_made_without_waiting() -> None:
+    count = torch.tensor([2, 0, 3, 0], device="cuda")
+    ray_id = torch.tensor([0, 0, 2, 2, 2], device="cuda")
+    with forbidden_to_wait():
+        by_count, by_id = pack_counts(count), pack_ids(ray_id, 4)
+        found = by_count.ray_id(5)
+    for pack in (by_count, by_id):
+        assert pack.first.is_cuda
+        assert pack.count.is_cuda
+        assert (pack.first.tolist(), pack.count.tolist()) == ([0, 2, 2, 5], [2, 0, 3, 0])
+    for ids in (found, by_count.ray_id()):
+        assert ids.is_cuda
+        assert torch.equal(ids, ray_id)

@@ -46,6 +46,13 @@ def test_a_cell_listed_twice_decays_once_and_takes_the_larger_value() -> None:
     assert values.tolist() == [pytest.approx([0.4, 0.7])]
 
 
+@pytest.mark.parametrize("order", [(NAN, 0.1), (0.1, NAN)])
+def test_a_cell_listed_twice_decays_even_if_one_visit_gives_nan(order: tuple[float, float]) -> None:
+    values = torch.tensor([[0.8]])
+    update_values(values, [visit([0, 0])], lambda _: gives(*order), 0.5, skip_nan=True)
+    assert values.tolist() == [[pytest.approx(0.4)]]
+
+
 def test_cell_marked_invisible_keeps_its_value() -> None:
     values = torch.tensor([[-1.0, 0.0, -1.0]])
     update_values(values, [visit([0, 1])], lambda _: gives(0.5, 0.5), 0.9, skip_nan=True)

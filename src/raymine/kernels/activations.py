@@ -56,6 +56,8 @@ class Activation:
 
     def __call__(self, raw: Tensor) -> Tensor:
         """Pre-activations of any shape and float type -> values of the same shape and type. Differentiable."""
+        if not raw.is_floating_point():
+            raise ConfigError(f"pre-activations `raw` must be floating point, got {raw.dtype}.")
         if self.cap is not None:
             return _CappedExp.apply(raw, self.shift, self.cap)
         shifted = raw - self.shift if self.shift else raw

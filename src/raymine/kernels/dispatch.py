@@ -7,6 +7,7 @@ gpu         Triton kernels
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -66,6 +68,19 @@ def force(backend: Backend) -> Iterator[None]:
         _forced.reset(token)
 
 
+def _check_threads() -> None:
+    """Numba cannot be imported with fewer threads than 1, and ignores a text. So both are refused before its import."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
+    if threads and not (threads.isdecimal() and threads.isascii() and int(threads) > 0):
+        raise ConfigError(
+            f"the environment variable NUMBA_NUM_THREADS must be a whole number of at least 1, got {threads!r}. "
+            "Unset it to use every core."
+        )
+
+
+_check_threads()
+
+
 def choose(op: str, device: torch.device) -> Backend:
     """The backend that runs `op` on tensors on `device`. ConfigError if a forced backend cannot."""
     if _forced.get() is not None:
@@ -100,12 +115,20 @@ def explain_one(op: str, device: str) -> Choice:
         if problem:
             return Choice(op, device, "reference", problem)
         return Choice(op, device, "cpu", "Numba kernels use all cores")
+    if device != "cuda":
+        return Choice(op, device, "reference", f"no kernels for {device} tensors")
     if "gpu" not in offered:
         return Choice(op, device, "reference", "no Triton kernel for this op yet")
     problem = triton_problem()
     if problem:
         return Choice(op, device, "reference", problem)
     return Choice(op, device, "gpu", "Triton kernel")
+
+
+@cache
+def kernels(op: str, backend: Backend) -> ModuleType:
+    """The module with the kernels of an op. It is imported on its first use, because that needs Numba or Triton."""
+    return importlib.import_module(f"raymine.kernels.{op}.{backend}")
 
 
 def explain(device: str = "cpu") -> list[Choice]:

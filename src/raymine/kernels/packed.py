@@ -3,8 +3,7 @@
 The B samples of R rays are stored ray by ray, in order along each ray. A `Pack` is only the layout: the first sample of
 each ray and its number of samples, which may be 0. `Samples` are intervals along rays with their layout.
 
-On the CPU the values are checked: counts must not be negative, and ray ids must be sorted and in range. On other
-devices these checks would wait for the device, so the caller is responsible.
+Values are checked as `checks` says: counts must not be negative, and ray ids must be sorted and in range.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 
 
 class Pack(NamedTuple):
@@ -57,6 +57,21 @@ class Samples:
     first: Tensor
     count: Tensor
 
+    def __post_init__(self) -> None:
+        for name, part, like in (
+            ("t_start", self.t_start, self.t_start),
+            ("t_end", self.t_end, self.t_start),
+            ("ray_id", self.ray_id, self.t_start),
+            ("first", self.first, self.first),
+            ("count", self.count, self.first),
+        ):
+            if part.ndim != 1 or part.shape != like.shape:
+                length = "B" if like is self.t_start else "R"
+                raise ConfigError(
+                    f"`{name}` must have shape [{length}], got {list(part.shape)}; `t_start` has "
+                    f"{list(self.t_start.shape)} and `first` {list(self.first.shape)}."
+                )
+
     def __len__(self) -> int:
         return self.t_start.shape[0]
 
@@ -83,21 +98,16 @@ class Samples:
 
 def pack_counts(count: Tensor) -> Pack:
     """The pack of R rays with count [R] samples each. count: integers, not negative."""
-    if count.ndim != 1 or count.is_floating_point():
-        raise ConfigError(f"`count` must be integers of shape [R], got {count.dtype} of shape {list(count.shape)}.")
-    count = count.long()
-    if count.device.type == "cpu" and len(count) and int(count.min()) < 0:
-        raise ConfigError(f"`count` must not be negative, got {int(count.min())}.")
+    count = checks.counts(count, count.device)
     return Pack(count.cumsum(0) - count, count)
 
 
 def pack_ids(ray_id: Tensor, n_rays: int) -> Pack:
     """The pack of samples whose rays are ray_id [B]: integers in 0 .. n_rays - 1 in ascending order."""
-    if ray_id.ndim != 1 or ray_id.is_floating_point():
-        raise ConfigError(f"`ray_id` must be integers of shape [B], got {ray_id.dtype} of shape {list(ray_id.shape)}.")
-    if n_rays < 0:
-        raise ConfigError(f"`n_rays` must not be negative, got {n_rays}.")
-    if ray_id.device.type == "cpu" and len(ray_id):
+    ray_id = checks.integers("ray_id", ray_id, ray_id.device)
+    if not 0 <= n_rays < 2**31:
+        raise ConfigError(f"`n_rays` must be in 0 .. 2^31 - 1, got {n_rays}.")
+    if checks.readable(ray_id) and len(ray_id):
         if bool((ray_id[1:] < ray_id[:-1]).any()):
             raise ConfigError("`ray_id` must ascend, since the samples of a ray lie together. Sort the samples by ray.")
         if int(ray_id[0]) < 0 or int(ray_id[-1]) >= n_rays:
@@ -106,4 +116,4 @@ def pack_ids(ray_id: Tensor, n_rays: int) -> Pack:
                 f"`n_rays` is the number of all rays, those without samples included."
             )
     ones = torch.ones_like(ray_id, dtype=torch.int64)
-    return pack_counts(torch.zeros(n_rays, dtype=torch.int64, device=ray_id.device).index_add_(0, ray_id.long(), ones))
+    return pack_counts(torch.zeros(n_rays, dtype=torch.int64, device=ray_id.device).index_add_(0, ray_id, ones))

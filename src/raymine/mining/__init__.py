@@ -1,5 +1,7 @@
 """Sample mining: which of the marched samples a step trains on."""
 
+from . import diagnose as diagnose
+from . import draw as draw
 from .config import PUBLISHED as PUBLISHED
 from .config import HardConfig as HardConfig
 from .config import MiningConfig as MiningConfig

@@ -194,8 +194,8 @@ class Optimiser:
             group, rates = self._groups[name], self._rates(name, rate, gate)
             first, second = self.first.get(name), self.second[name]
             if parameter.grad.is_sparse:
-                rows, grad = parameter.grad._indices()[0], parameter.grad._values()
-                update_rows(parameter, rows, grad, first, second, rates)
+                grad = parameter.grad.coalesce()
+                update_rows(parameter, grad._indices()[0], grad._values(), first, second, rates, distinct=True)
             else:
                 update(parameter, parameter.grad, first, second, rates, sparse=group.sparse)
         self.clear()

@@ -42,8 +42,10 @@ def update_values(
 
     `occupancy_fn` is called once for each level that has cells to visit. A cell that is listed twice decays once and
     takes the larger occupancy. A cell with a negative value is excluded and keeps its value. skip_nan: if True, a NaN
-    occupancy changes nothing; otherwise it becomes the value, so that the caller notices it.
+    occupancy changes nothing; otherwise it becomes the value, so that the caller notices it. decay: in 0..1.
     """
+    if not 0 <= decay <= 1:
+        raise ConfigError(f"the decay of an occupancy grid must be in 0 .. 1, got {decay}.")
     for level, (cells, points) in zip(values, visits, strict=True):
         if not len(cells):
             continue
@@ -55,8 +57,8 @@ def update_values(
         if skip_nan:
             stays = marked | found.isnan()
             found = torch.where(found.isnan(), -torch.inf, found)
-        # A cell that is listed twice is written twice, with the same value unless just one of its visits gave NaN.
-        level[cells] = torch.where(stays, held, held * decay)
+        # The smaller value wins: a cell that is listed twice decays, even if one of its visits gave NaN.
+        level.scatter_reduce_(0, cells, torch.where(stays, held, held * decay), "amin")
         level.scatter_reduce_(0, cells, torch.where(marked, held, found.clamp_max(LARGEST)), "amax")
 
 

@@ -323,6 +323,21 @@ def test_update_every_n_steps_matches_hand_computation() -> None:
         estimator.update_every_n_steps(0, lambda x: x[:, :1])
 
 
+@pytest.mark.parametrize("resolution", [1, (3, 1, 1)])
+def test_grid_of_fewer_than_four_cells_is_updated_after_warmup(resolution: int | tuple[int, ...]) -> None:
+    """A quarter of its cells would be none."""
+    estimator = OccGridEstimator(CUBE, resolution)
+    asked: list[int] = []
+
+    def occupancy(points: Tensor) -> Tensor:
+        asked.append(len(points))
+        return torch.ones(len(points), 1)
+
+    estimator.update_every_n_steps(16, occupancy, warmup_steps=0)
+    assert asked == [1]
+    assert float(estimator.occs.max()) == 1.0
+
+
 def test_mark_invisible_cells_matches_counts_of_nerfacc() -> None:
     """The counts are those of nerfacc's own test for this camera."""
     estimator = OccGridEstimator(CUBE, resolution=32, levels=4)
@@ -407,6 +422,10 @@ def test_undistortion_inverts_distortion(coefficients: int) -> None:
     fisheye = torch.rand(4) * 0.01
     straight = cameras.opencv_lens_undistortion_fisheye(uv, fisheye)
     torch.testing.assert_close(cameras._opencv_lens_distortion_fisheye(straight, fisheye), uv, atol=1e-5, rtol=0)
-    assert not cameras.opencv_lens_undistortion(uv.requires_grad_(), params[:1]).requires_grad or coefficients == 0
+    # Without coefficients the points themselves are returned, as in nerfacc.
+    uv.requires_grad_()
+    assert cameras.opencv_lens_undistortion(uv, params).requires_grad == (coefficients == 0)
+    assert not cameras.opencv_lens_undistortion_fisheye(uv, fisheye).requires_grad
+    assert cameras._opencv_lens_undistortion(uv, params).requires_grad
     with pytest.raises(ConfigError, match="coefficients"):
         cameras.opencv_lens_undistortion(uv, torch.zeros(3))

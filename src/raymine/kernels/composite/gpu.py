@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
+from raymine.kernels.gpu_bounds import ray_bounds
 from raymine.kernels.judge.gpu import activate, four, limited
 
 
@@ -57,15 +58,15 @@ def render(
         tl.store(depth + r, distance / tl.maximum(total, 1e-6))
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["n", "total_samples"])
 def _forward(
-    density, colour, t_start, t_end, first, count, background, stop, n,
+    density, colour, t_start, t_end, first, count, background, stop, n, total_samples,
     out_colour, opacity, depth, weights, after, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """after [B]: transmittance after each sample; -1 for a sample behind the early stop."""
     lane = tl.arange(0, CHUNK)
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
-        begin, samples = tl.load(first + r), tl.load(count + r)
+        begin, samples = ray_bounds(first, count, r, total_samples)
         optical_before = 0.0
         red = 0.0
         green = 0.0
@@ -96,14 +97,14 @@ def _forward(
         tl.store(out_colour + r * 3 + 2, blue + (1 - total) * tl.load(background + r * 3 + 2))
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["n", "total_samples"])
 def _backward(
     colour, t_start, t_end, first, count, background, opacity, weights, after, g_colour, g_opacity, g_depth, g_weights,
-    n, to_density, to_colour, to_background, CHUNK: tl.constexpr,
+    n, total_samples, to_density, to_colour, to_background, CHUNK: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, CHUNK)
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
-        begin, samples = tl.load(first + r), tl.load(count + r)
+        begin, samples = ray_bounds(first, count, r, total_samples)
         g0, g1, g2 = tl.load(g_colour + r * 3), tl.load(g_colour + r * 3 + 1), tl.load(g_colour + r * 3 + 2)
         b0, b1, b2 = tl.load(background + r * 3), tl.load(background + r * 3 + 1), tl.load(background + r * 3 + 2)
         rest = tl.load(g_opacity + r) - (g0 * b0 + g1 * b1 + g2 * b2)
@@ -135,11 +136,11 @@ def _backward(
         tl.store(to_background + r * 3 + 2, open_ * g2)
 
 
-@triton.jit(do_not_specialize=["n"])
-def _visible(density, t_start, t_end, first, count, stop, faint, n, keep, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["n", "total_samples"])
+def _visible(density, t_start, t_end, first, count, stop, faint, n, total_samples, keep, CHUNK: tl.constexpr):
     lane = tl.arange(0, CHUNK)
     for r in range(tl.program_id(0), n, tl.num_programs(0)):
-        begin, samples = tl.load(first + r), tl.load(count + r)
+        begin, samples = ray_bounds(first, count, r, total_samples)
         optical_before = 0.0
         for s in range(0, samples, CHUNK):
             live = s + lane < samples
@@ -161,11 +162,12 @@ def forward(rows: Rows, stop: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Te
     density, rays = rows[0], rows[4].shape[0]
     colour = density.new_empty(rays, 3)
     opacity, depth = density.new_empty(rays), density.new_empty(rays)
-    weights, after = torch.empty_like(density), torch.empty_like(density)
+    # Zeros, because a wrong pack may leave samples without a ray.
+    weights, after = torch.zeros_like(density), torch.zeros_like(density)
     if rays:
         inputs = (row.detach().contiguous() for row in rows)
         _forward[(programs(density.device, 32),)](
-            *inputs, stop, rays, colour, opacity, depth, weights, after, CHUNK=32, num_warps=1
+            *inputs, stop, rays, len(density), colour, opacity, depth, weights, after, CHUNK=32, num_warps=1
         )
     return colour, opacity, depth, weights, after
 
@@ -176,13 +178,15 @@ def backward(
     """As `cpu.backward`."""
     density, colour, *_, background = rows
     rays = len(background)
-    out = torch.empty_like(density), torch.empty_like(colour, memory_format=torch.contiguous_format)
+    out = torch.zeros_like(density), torch.zeros_like(colour, memory_format=torch.contiguous_format)
     to_background = torch.empty_like(background, memory_format=torch.contiguous_format)
     shapes = (background, opacity, opacity, weights)
     given = [torch.zeros_like(like) if g is None else g for g, like in zip(grads, shapes, strict=True)]
     if rays:
         inputs = (part.detach().contiguous() for part in (*rows[1:], opacity, weights, after, *given))
-        _backward[(programs(density.device, 32),)](*inputs, rays, *out, to_background, CHUNK=32, num_warps=1)
+        _backward[(programs(density.device, 32),)](
+            *inputs, rays, len(density), *out, to_background, CHUNK=32, num_warps=1
+        )
     return (*out, to_background)
 
 
@@ -190,8 +194,10 @@ def visible(
     density: Tensor, t_start: Tensor, t_end: Tensor, first: Tensor, count: Tensor, stop: float, faint: float
 ) -> Tensor:
     """As `reference.visible`."""
-    keep = torch.empty(len(density), dtype=torch.uint8, device=density.device)
+    keep = torch.zeros(len(density), dtype=torch.uint8, device=density.device)
     if len(first):
         inputs = (part.detach().contiguous() for part in (density, t_start, t_end, first, count))
-        _visible[(programs(density.device, 32),)](*inputs, stop, faint, len(first), keep, CHUNK=32, num_warps=1)
+        _visible[(programs(density.device, 32),)](
+            *inputs, stop, faint, len(first), len(density), keep, CHUNK=32, num_warps=1
+        )
     return keep.bool()

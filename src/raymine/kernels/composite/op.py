@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.composite import reference
 from raymine.kernels.packed import Samples
 
@@ -32,20 +30,22 @@ def composite(density: Tensor, colour: Tensor, samples: Samples, background: Ten
     density: in 1 / world units, after activation. stop: samples where the transmittance is below it get weight 0.
     All four results are differentiable in density, colour and background.
     """
-    n, rays = len(samples), samples.n_rays
-    for name, value, shape in (
+    n, rays, device = len(samples), samples.n_rays, density.device
+    rows = (
         ("density", density, (n,)),
         ("colour", colour, (n, 3)),
+        ("t_start", samples.t_start, (n,)),
         ("t_end", samples.t_end, (n,)),
-        ("count", samples.count, (rays,)),
         ("background", background, (rays, 3)),
-    ):
-        if tuple(value.shape) != shape:
-            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    backend = dispatch.choose("composite", density.device)
-    if density.dtype == torch.float32 and backend != "reference":
-        return Composited(*_Composite.apply(density, colour, *_rows(samples), background, stop, backend))
-    return Composited(*reference.composite(density, colour, *_rows(samples), background, stop))
+    )
+    kind = checks.floats(rows, device)
+    checks.numbers(stop=stop)
+    pack = checks.pack(samples.first, samples.count, n, device)
+    backend = dispatch.choose("composite", device)
+    inputs = (density, colour, samples.t_start, samples.t_end, *pack, background, stop)
+    if kind is torch.float32 and backend != "reference":
+        return Composited(*_Composite.apply(*inputs, backend))
+    return Composited(*reference.composite(*inputs))
 
 
 def visible(density: Tensor, samples: Samples, stop: float = 1e-4, faint: float = 0.0) -> Tensor:
@@ -53,27 +53,16 @@ def visible(density: Tensor, samples: Samples, stop: float = 1e-4, faint: float 
 
     density [B]: in 1 / world units, after activation. Not differentiable.
     """
-    backend = dispatch.choose("composite", density.device)
-    if density.dtype == torch.float32 and backend != "reference":
+    n, device = len(samples), density.device
+    rows = (("density", density, (n,)), ("t_start", samples.t_start, (n,)), ("t_end", samples.t_end, (n,)))
+    kind = checks.floats(rows, device)
+    checks.numbers(stop=stop, faint=faint)
+    inputs = (density.detach(), samples.t_start, samples.t_end, *checks.pack(*samples.pack, n, device), stop, faint)
+    backend = dispatch.choose("composite", device)
+    if kind is torch.float32 and backend != "reference":
         with dispatch.kernel_lock:
-            return _kernels(backend).visible(density, *_rows(samples), stop, faint)
-    return reference.visible(density.detach(), *_rows(samples), stop, faint)
-
-
-def _rows(samples: Samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The arguments of the kernels. They need no `ray_id`, because first and count say which samples a ray has."""
-    return samples.t_start, samples.t_end, samples.first, samples.count
-
-
-def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend. It is imported here because the import needs Numba or Triton."""
-    if backend == "gpu":
-        from raymine.kernels.composite import gpu
-
-        return gpu
-    from raymine.kernels.composite import cpu
-
-    return cpu
+            return dispatch.kernels("composite", backend).visible(*inputs)
+    return reference.visible(*inputs)
 
 
 class _Composite(torch.autograd.Function):
@@ -92,7 +81,7 @@ class _Composite(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = (density, colour, t_start, t_end, first, count, background)
         with dispatch.kernel_lock:
-            *out, after = _kernels(backend).forward(rows, stop)
+            *out, after = dispatch.kernels("composite", backend).forward(rows, stop)
         ctx.backend = backend
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*rows, out[1], out[3], after)
@@ -102,7 +91,7 @@ class _Composite(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *rows, opacity, weights, after = ctx.saved_tensors
         with dispatch.kernel_lock:
-            to_density, to_colour, to_background = _kernels(ctx.backend).backward(
+            to_density, to_colour, to_background = dispatch.kernels("composite", ctx.backend).backward(
                 tuple(rows), opacity, weights, after, grads
             )
         return to_density, to_colour, None, None, None, None, to_background, None, None

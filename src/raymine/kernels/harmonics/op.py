@@ -30,11 +30,5 @@ def harmonics(direction: Tensor, degree: int) -> Tensor:
     needs_gradient = direction.requires_grad and torch.is_grad_enabled()
     if backend == "reference" or needs_gradient or direction.dtype != torch.float32:
         return reference.harmonics(direction, degree)
-    if backend == "gpu":
-        from raymine.kernels.harmonics import gpu
-
-        return gpu.harmonics(direction, degree)
-    from raymine.kernels.harmonics import cpu
-
     with dispatch.kernel_lock:
-        return cpu.harmonics(direction, degree)
+        return dispatch.kernels("harmonics", backend).harmonics(direction, degree)

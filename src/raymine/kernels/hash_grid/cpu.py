@@ -29,7 +29,8 @@ def _wrap(index, entries):
 def rows(cx, cy, cz, res, entries, dense):
     """Entry of each of the eight vertices of a cell, counted from the first entry of the level; x runs fastest.
 
-    Every argument but `dense` is uint32.
+    Every argument but `dense` is uint32. The coordinates cx, cy and cz must be below `res`: a NaN may have become any
+    integer, so callers replace it first.
     """
     one = np.uint32(1)
     if dense:

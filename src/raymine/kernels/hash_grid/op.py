@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.spec import PRIMES as PRIMES
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
@@ -43,19 +42,15 @@ def encode(
     """
     if precision not in ("fp32", *_HALVES):
         raise ConfigError(f"`precision` must be fp32, fp16 or bf16, got {precision!r}.")
-    if positions.ndim != 2 or positions.shape[1] != 3:
-        raise ConfigError(f"`positions` must have shape [n, 3], got {list(positions.shape)}.")
-    if tuple(table.shape) != (spec.total_entries, spec.features):
-        raise ConfigError(
-            f"`table` must have shape [{spec.total_entries}, {spec.features}] for {spec}, got {list(table.shape)}."
-        )
-    if positions.device != table.device:
-        raise ConfigError(f"`positions` is on {positions.device} but `table` is on {table.device}. Move one of them.")
-    if known is not None and tuple(known.shape) != (positions.shape[0], spec.width):
-        raise ConfigError(f"`known` must have shape [{positions.shape[0]}, {spec.width}], got {list(known.shape)}.")
-    backend = dispatch.choose("hash_grid", positions.device)
+    n = positions.shape[0] if positions.ndim else 0
+    entries = (spec.total_entries, spec.features)
+    own = checks.floats((("positions", positions, (n, 3)), ("table", table, entries)), positions.device)
     half = _HALVES.get(precision)
+    if kind is not None and not kind.is_floating_point:
+        raise ConfigError(f"`kind` must be a floating-point type, got {kind}.")
     kind = kind or half
+    checks.floats((("known", known, (n, spec.width)),), positions.device, kind or own)
+    backend = dispatch.choose("hash_grid", positions.device) if own is torch.float32 else "reference"
     if backend == "gpu":
         return _Encode.apply(positions, table, spec, known, backend, half, kind)
     # The Triton kernels handle NaN and points outside 0..1 themselves; the other backends do not.
@@ -86,17 +81,6 @@ def _rounded(table: Tensor, half: torch.dtype | None) -> Tensor:
     return table if half is None else table + (table.to(half).to(table.dtype) - table).detach()
 
 
-def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend. It is imported here because the import needs Numba or Triton."""
-    if backend == "gpu":
-        from raymine.kernels.hash_grid import gpu
-
-        return gpu
-    from raymine.kernels.hash_grid import cpu
-
-    return cpu
-
-
 class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -119,8 +103,8 @@ class _Encode(torch.autograd.Function):
             return known.view_as(known)
         with dispatch.kernel_lock:
             if backend == "gpu":
-                return _kernels(backend).encode(positions, table, spec, kind)
-            out: Tensor = _kernels(backend).encode(positions, table, spec)
+                return dispatch.kernels("hash_grid", backend).encode(positions, table, spec, kind)
+            out: Tensor = dispatch.kernels("hash_grid", backend).encode(positions, table, spec)
         return out if kind is None else out.to(kind)
 
     @staticmethod
@@ -128,7 +112,7 @@ class _Encode(torch.autograd.Function):
         positions, whole, table = ctx.saved_tensors
         if torch.is_grad_enabled():
             return (*_gradients_with_graph(ctx, positions, whole, grads[0]), None, None, None, None, None)
-        kernels = _kernels(ctx.backend)
+        kernels = dispatch.kernels("hash_grid", ctx.backend)
         grad = grads[0].float()
         with dispatch.kernel_lock:
             to_positions = (

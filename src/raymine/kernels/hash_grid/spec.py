@@ -34,14 +34,16 @@ class GridSpec:
     finest: int = 2048
 
     def __post_init__(self) -> None:
-        if not 1 <= self.levels <= 32:
-            raise ConfigError(f"`levels` must be in 1 .. 32, got {self.levels}.")
+        _check_levels(self.levels)
         if self.features not in (1, 2, 4, 8):
             raise ConfigError(f"`features` must be 1, 2, 4 or 8, got {self.features}.")
         if not 4 <= self.log2_entries <= 24:
             raise ConfigError(f"`log2_entries` must be in 4 .. 24, got {self.log2_entries}.")
-        if not 2 <= self.base <= self.finest:
-            raise ConfigError(f"`base` must be at least 2 and at most `finest`; got {self.base} and {self.finest}.")
+        if not 2 <= self.base <= self.finest <= 1 << 20:
+            raise ConfigError(
+                f"`base` must be at least 2 and at most `finest`, which is at most 2^20; got {self.base} and "
+                f"{self.finest}."
+            )
 
     @cached_property
     def scales(self) -> np.ndarray:
@@ -94,7 +96,10 @@ class GrownSpec(GridSpec):
     def __post_init__(self) -> None:
         if not 1 <= self.growth < math.inf:
             raise ConfigError(f"`growth` must be at least 1 and finite, got {self.growth}.")
-        object.__setattr__(self, "finest", int(np.ceil(self.scales[-1])) + 1 if self.levels > 0 else self.base)
+        _check_levels(self.levels)
+        if not 2 <= self.base < 1 << 20:
+            raise ConfigError(f"`base` must be in 2 .. 2^20 - 1, got {self.base}.")
+        object.__setattr__(self, "finest", int(np.ceil(self.scales[-1])) + 1)
         super().__post_init__()
         if self.finest >= 1 << 20:
             raise ConfigError(f"`base` and `growth` make a finest level of {self.finest}; it must stay below 2^20.")
@@ -103,6 +108,11 @@ class GrownSpec(GridSpec):
     def scales(self) -> np.ndarray:
         """[L] float64; each value is exactly a float32."""
         return np.array([grown_scale(level, self.growth, self.base) for level in range(self.levels)])
+
+
+def _check_levels(levels: int) -> None:
+    if not 1 <= levels <= 32:
+        raise ConfigError(f"`levels` must be in 1 .. 32, got {levels}.")
 
 
 def grown_scale(level: int, growth: float, base: int) -> float:

@@ -116,7 +116,7 @@ def before_of(gradient, raw_density, i, begin):
     return gradient[j, 3] if j >= begin else np.float32(1.0)
 
 
-def judge(
+def judge_packed(
     colour: Tensor,
     density: Tensor,
     t_start: Tensor,

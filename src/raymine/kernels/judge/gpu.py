@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raymine.kernels._triton import programs
 from raymine.kernels.activations import CAP
+from raymine.kernels.gpu_bounds import clamped
 
 _CAP: tl.constexpr = tl.constexpr(CAP)
 
@@ -169,10 +170,12 @@ def judge_packed(
     n, device = len(count), density.device
     raw = torch.cat((colour, density[:, None]), 1)
     wanted = torch.cat((target, background, weight[:, None], torch.zeros_like(weight)[:, None]), 1)
-    gradient, size, rays = torch.empty_like(raw), torch.empty_like(density), torch.empty(n, 2, device=device)
-    counts, launched = count.int(), programs(device, 32)
+    # Zeros, because a wrong pack may leave samples without a ray.
+    gradient, size, rays = torch.zeros_like(raw), torch.zeros_like(density), torch.empty(n, 2, device=device)
+    begin, counts = (part.int() for part in clamped(first, count, len(density)))
+    launched = programs(device, 32)
     judge[(launched,)](
-        raw, t_start.contiguous(), t_end.contiguous(), first.int(), counts, counts, wanted,
+        raw, t_start.contiguous(), t_end.contiguous(), begin, counts, counts, wanted,
         torch.full((1,), n, dtype=torch.int32, device=device), delta, stop, 0.0, gradient, size,
         torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, CHUNK=32, num_warps=1,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.activations import CAP as CAP
 from raymine.kernels.judge import reference
 from raymine.kernels.packed import Samples
@@ -52,26 +52,24 @@ def judge(
     is the weighted mean over rays and channels of the squared error, or of Huber's loss with threshold `delta` if that
     is finite. stop: samples where the transmittance is below it get weight 0. Not differentiable.
     """
-    n, rays = len(samples), samples.n_rays
-    for name, value, shape in (
-        ("colour", colour, (n, 3)),
+    n, rays, device = len(samples), samples.n_rays, density.device
+    named = (
         ("density", density, (n,)),
+        ("colour", colour, (n, 3)),
+        ("t_start", samples.t_start, (n,)),
+        ("t_end", samples.t_end, (n,)),
         ("wanted.colour", wanted.colour, (rays, 3)),
         ("wanted.background", wanted.background, (rays, 3)),
         ("wanted.weight", wanted.weight, (rays,)),
-    ):
-        if tuple(value.shape) != shape:
-            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    intervals = (samples.t_start, samples.t_end, samples.first, samples.count)
+    )
+    kind = checks.floats(named, device)
+    if not delta > 0:
+        raise ConfigError(f"`delta` must be above 0, got {delta}. Infinity means the squared error.")
+    checks.numbers(stop=stop)
+    intervals = (samples.t_start, samples.t_end, *checks.pack(samples.first, samples.count, n, device))
     rows = (colour.detach(), density.detach(), *intervals, wanted.background, wanted.colour, wanted.weight)
-    backend = dispatch.choose("judge", density.device) if density.dtype == torch.float32 else "reference"
-    if backend == "cpu":
-        from raymine.kernels.judge import cpu
-
-        with dispatch.kernel_lock:
-            return Judged(*cpu.judge(*rows, delta, stop))
-    if backend == "gpu":
-        from raymine.kernels.judge import gpu
-
-        return Judged(*gpu.judge_packed(*rows, delta, stop))
-    return Judged(*reference.judge(*rows, delta, stop))
+    backend = dispatch.choose("judge", device) if kind is torch.float32 else "reference"
+    if backend == "reference":
+        return Judged(*reference.judge(*rows, delta, stop))
+    with dispatch.kernel_lock:
+        return Judged(*dispatch.kernels("judge", backend).judge_packed(*rows, delta, stop))

@@ -40,7 +40,7 @@ def judge(
     with torch.enable_grad():
         # Above the cap the value is constant but the derivative is that of exp, so that density can decrease again.
         exponent = raw_density - 1
-        active = torch.exp(exponent.clamp_max(CAP)).detach() * (1 + exponent - exponent.detach())
+        active = torch.exp(exponent.clamp_max(CAP)).detach() * (1 + (exponent - exponent.detach()))
         rendered = composite(active, torch.sigmoid(raw_colour), t_start, t_end, first, count, background, stop)[0]
         each = squares(rendered - target, delta)
         loss = each.sum(1) * weight / (3 * weight.sum().clamp_min(1))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raymine.kernels._numba import array, device_function, kernel, tasks
 from raymine.kernels.march.occupancy import BLOCK, Occupancy
-from raymine.kernels.march.spacing import Spacing
+from raymine.kernels.march.spacing import MOST, Spacing, too_many
 
 
 @device_function
@@ -64,7 +64,7 @@ def _bounds(origins, directions, near, far, jitter, centre, half, outer, tight, 
     """Bounds of the walk of each ray.
 
     leave: where it leaves the grid. start: u where its interval 0 begins. begin, most: only intervals begin .. most - 1
-    can have their midpoint in the box `tight` [2, 3] of the occupied cells.
+    can have their midpoint in the box `tight` [2, 3] of the occupied cells. most is -1 for more than MOST steps.
     """
     slack = np.float32(0.01) * shape[0]
     for r in numba.prange(origins.shape[0]):
@@ -89,7 +89,9 @@ def _bounds(origins, directions, near, far, jitter, centre, half, outer, tight, 
                 a, b = (tight[0, axis] - origins[r, axis]) / d, (tight[1, axis] - origins[r, axis]) / d
                 if a == a and b == b:
                     t0, t1 = max(t0, min(a, b) - slack), min(t1, max(a, b) + slack)
-            if t1 > t0:
+            if not count_at(leave[r], shape) - start[r] <= MOST:
+                most[r] = -1
+            elif t1 > t0:
                 begin[r] = max(0, np.int64(count_at(t0, shape) - start[r]) - 1)
                 most[r] = max(0, np.int64(np.ceil(count_at(t1, shape) - start[r])))
 
@@ -200,7 +202,7 @@ def _pack(start, space, count, first, kept, shape, t_start, t_end, ray_id, n_tas
                 take += 1
 
 
-def march(
+def march_packed(
     origins: Tensor, directions: Tensor, near: Tensor, far: Tensor, grid: Occupancy, spacing: Spacing, jitter: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.march`."""
@@ -215,6 +217,8 @@ def march(
     tight = np.stack(grid.occupied_box)
     limits = array(near), array(far), array(jitter)
     _bounds(o, d, *limits, centre, half, outer, tight, shape, leave, start, begin, most)
+    if n and most.min() < 0:
+        raise too_many(spacing)
     space = np.cumsum(most) - most
     # The bound is generous, but the system only commits the memory pages that are written.
     kept = np.empty(int(most.sum()), np.int32)

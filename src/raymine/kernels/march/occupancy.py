@@ -6,6 +6,7 @@ A point belongs to the finest level that contains it. Cell (x, y, z) is bit (x *
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,13 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 
 BLOCK = 8
 """Cells per side of a block of the coarse copy."""
+
+MOST_RESOLUTION, MOST_LEVELS = 1024, 16
+"""Most cells per side, and most levels: more would take gigabytes of memory."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,23 @@ class Occupancy:
     resolution: int
     low: tuple[float, float, float]
     high: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        res, levels = self.resolution, self.bits.shape[0] if self.bits.ndim else 0
+        if not 0 < res <= MOST_RESOLUTION or res % BLOCK or not 0 < levels <= MOST_LEVELS:
+            raise ConfigError(
+                f"an occupancy grid must have a `resolution` in {BLOCK} .. {MOST_RESOLUTION} that is a multiple of "
+                f"{BLOCK}, and 1 .. {MOST_LEVELS} levels; got {res} and {levels}."
+            )
+        checks.shapes(
+            (("bits", self.bits, (levels, res**3 // 8)), ("blocks", self.blocks, (levels, (res // BLOCK) ** 3))),
+            self.bits.device,
+        )
+        for name, part in (("bits", self.bits), ("blocks", self.blocks)):
+            if part.dtype != torch.uint8:
+                raise ConfigError(f"`{name}` must be uint8, got {part.dtype}. `pack_bits` makes it from booleans.")
+        if not all(-math.inf < a < b < math.inf for a, b in zip(self.low, self.high, strict=True)):
+            raise ConfigError(f"the box must have low < high on every axis, got {self.low} and {self.high}.")
 
     @property
     def levels(self) -> int:
@@ -77,11 +99,11 @@ class Occupancy:
 
 def pack_bits(occupied: Tensor, low: tuple[float, float, float], high: tuple[float, float, float]) -> Occupancy:
     """occupied [G, res, res, res] bool -> Occupancy with the inner box low .. high. `res` must be a multiple of 8."""
-    levels, res = occupied.shape[0], occupied.shape[1]
-    if occupied.shape != (levels, res, res, res) or res % BLOCK:
+    levels, res = occupied.shape[:2] if occupied.ndim == 4 else (0, 0)
+    if not levels or not res or occupied.shape != (levels, res, res, res) or res % BLOCK:
         raise ConfigError(f"`occupied` must be [G, res, res, res] with res % {BLOCK} == 0, got {list(occupied.shape)}.")
-    if not all(a < b for a, b in zip(low, high, strict=True)):
-        raise ConfigError(f"the box must have low < high on every axis, got {low} and {high}.")
+    if occupied.dtype != torch.bool:
+        raise ConfigError(f"`occupied` must be bool, got {occupied.dtype}.")
     place = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=occupied.device)
     bits = (occupied.reshape(levels, -1, 8).to(torch.uint8) * place).sum(-1, dtype=torch.uint8)
     n = res // BLOCK

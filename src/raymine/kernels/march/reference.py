@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from raymine.errors import ConfigError
 from raymine.kernels.march.occupancy import Occupancy
-from raymine.kernels.march.spacing import Spacing
+from raymine.kernels.march.spacing import MOST, Spacing, too_many
 
 
 def clip_to_box(
@@ -33,10 +34,13 @@ def clip_to_box(
 
 def cell_of(points: Tensor, grid: Occupancy) -> tuple[Tensor, Tensor, Tensor]:
     """[n, 3] world positions -> level [n] int64, cell index in that level [n] int64, inside the grid [n] bool."""
+    if not points.is_floating_point() or points.shape[-1:] != (3,):
+        raise ConfigError(f"`points` must be floating point [n, 3], got {points.dtype} of shape {list(points.shape)}.")
     low, high = (torch.tensor(side, device=points.device, dtype=points.dtype) for side in (grid.low, grid.high))
     unit = (points - (low + high) * 0.5) / (high - low) * 2.0
     reach = unit.abs().amax(-1)
-    level = torch.ceil(torch.log2(reach.clamp_min(1e-30))).clamp(0, grid.levels - 1)
+    # NaN is outside of the grid, but its level exists too, so that it can be looked up.
+    level = torch.ceil(torch.log2(reach.clamp_min(1e-30))).nan_to_num(0.0).clamp(0, grid.levels - 1)
     res = grid.resolution
     at = ((unit * torch.exp2(-level)[..., None] + 1.0) * (0.5 * res)).floor().long().clamp(0, res - 1)
     index = (at[..., 0] * res + at[..., 1]) * res + at[..., 2]
@@ -57,7 +61,10 @@ def march(
     hit = leave > entry
     start = spacing.count_at(torch.where(hit, entry, torch.zeros_like(entry))) + jitter
     stop = spacing.count_at(torch.where(hit, leave, torch.zeros_like(leave)))
-    most = int(torch.where(hit, stop - start, torch.zeros_like(start)).ceil().clamp_min(0).max()) if len(hit) else 0
+    steps = torch.where(hit, stop - start, torch.zeros_like(start))
+    if not bool((steps <= MOST).all()):
+        raise too_many(spacing)
+    most = int(steps.ceil().clamp_min(0).max()) if len(hit) else 0
     u = start[:, None] + torch.arange(most, device=origins.device, dtype=origins.dtype)
     t0, t1 = spacing.distance_at(u), spacing.distance_at(u + 1.0)
     middle = (t0 + t1) * 0.5

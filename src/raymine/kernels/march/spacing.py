@@ -23,6 +23,9 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 
+MOST = 1 << 24
+"""Most steps of a ray: float32 cannot distinguish more."""
+
 
 @dataclass(frozen=True)
 class Spacing:
@@ -51,6 +54,7 @@ class Spacing:
 
     def count_at(self, t: Tensor) -> Tensor:
         """u(t), elementwise: distances in world units of any shape -> steps. Differentiable."""
+        _check_floating("t", t)
         if self.cone == 0:
             return t / self.shortest
         ta, tb, ua, ub = self.knots
@@ -59,8 +63,21 @@ class Spacing:
 
     def distance_at(self, u: Tensor) -> Tensor:
         """t(u), elementwise: steps of any shape -> distances in world units. Differentiable."""
+        _check_floating("u", u)
         if self.cone == 0:
             return u * self.shortest
         ta, tb, ua, ub = self.knots
         middle = ta * torch.exp((u.clamp(ua, ub) - ua) * self.cone)
         return torch.where(u < ua, u * self.shortest, torch.where(u < ub, middle, tb + (u - ub) * self.longest))
+
+
+def _check_floating(name: str, value: Tensor) -> None:
+    if not value.is_floating_point():
+        raise ConfigError(f"`{name}` must be floating point, got {value.dtype}.")
+
+
+def too_many(spacing: Spacing) -> ConfigError:
+    """The error for a ray with more than MOST steps."""
+    return ConfigError(
+        f"steps of {spacing.shortest:g} give a ray more than {MOST} steps. Take longer steps, or a nearer `far`."
+    )

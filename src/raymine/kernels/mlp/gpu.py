@@ -184,7 +184,7 @@ def backward(
     """
     n, size, device = len(inputs), sum(network.sizes), inputs.device
     if n == 0:
-        return (torch.zeros_like(inputs) if wanted else None), torch.zeros(size, device=device)
+        return (torch.zeros_like(inputs) if wanted else None), (torch.zeros(size, device=device) if learn else None)
     inputs, grad = inputs.detach().contiguous(), grad.contiguous()
     to_inputs = torch.empty_like(inputs) if wanted else None
     # Eight warps use all registers of a multiprocessor.

@@ -76,7 +76,7 @@ def network_inputs(positions, directions, low, high, unbounded, cube, encoded):
 def encode_chunk(
     points, n, table, scales, resolutions, entries, offsets, dense, enc, features, n_levels
 ):  # fmt: skip
-    """enc[:n] = encodings of points[:n] [n, 3] in the unit cube."""
+    """enc[:n] = encodings of points[:n] [n, 3] in the unit cube; NaN for a point with NaN."""
     for level in range(n_levels):
         scale, res, size = scales[level], resolutions[level], entries[level]
         part = table[offsets[level] : offsets[level] + size]
@@ -86,7 +86,9 @@ def encode_chunk(
             py = points[q, 1] * scale + np.float32(0.5)
             pz = points[q, 2] * scale + np.float32(0.5)
             cx, cy, cz = np.uint32(px), np.uint32(py), np.uint32(pz)
-            v = rows(cx, cy, cz, res, size, is_dense)
+            # NaN may have become any integer, so the vertex is clamped. Its weight stays NaN.
+            last = res - np.uint32(1)
+            v = rows(min(cx, last), min(cy, last), min(cz, last), res, size, is_dense)
             w = weights(px - np.float32(cx), py - np.float32(cy), pz - np.float32(cz))
             blend(part, v, w, enc, q, column, features)
 

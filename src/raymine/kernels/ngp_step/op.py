@@ -5,13 +5,14 @@ Not differentiable; `train` computes the gradients of the parameters explicitly.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.activations import HIDDEN as HIDDEN
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step import reference
@@ -66,22 +67,23 @@ def infer(
     colour: if False, all colours are 0. keep: whether to return the features.
     Returns pre-activations. Not differentiable.
     """
-    n, rays = len(samples), samples.n_rays
-    for name, value, shape in (
+    n, rays, device = len(samples), samples.n_rays, origins.device
+    named = (
         ("origins", origins, (rays, 3)),
         ("directions", directions, (rays, 3)),
+        ("t_start", samples.t_start, (n,)),
         ("t_end", samples.t_end, (n,)),
-        ("count", samples.count, (rays,)),
-    ):
-        if tuple(value.shape) != shape:
-            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    _check(network)
+    )
+    kind = checks.floats(named, device)
+    _check(network, device, kind)
+    checks.numbers(stop=stop, faint=faint)
+    first, count = checks.pack(samples.first, samples.count, n, device)
+    samples = replace(samples, first=first, count=count)
     with torch.no_grad():
-        if dispatch.choose("ngp_step", origins.device) == "cpu":
-            from raymine.kernels.ngp_step import cpu
-
+        if _fits(network, kind):
             with dispatch.kernel_lock:
-                return Inferred(*cpu.infer(*network, origins, directions, samples, stop, faint, colour, keep))
+                kernels = dispatch.kernels("ngp_step", "cpu")
+                return Inferred(*kernels.infer(*network, origins, directions, samples, stop, faint, colour, keep))
         return Inferred(*reference.infer(*network, origins, directions, samples, stop, faint, colour, keep))
 
 
@@ -112,30 +114,32 @@ def train(
     known: the features [b, L * F] of these samples, if `infer` has kept them.
     A row of the table may be listed although its gradient is 0. Not differentiable.
     """
-    n = positions.shape[0]
-    for name, value, shape in (
+    n, device = positions.shape[0] if positions.ndim else 0, positions.device
+    named = (
         ("positions", positions, (n, 3)),
         ("directions", directions, (n, 3)),
         ("colour_grad", colour_grad, (n, 3)),
         ("density_grad", density_grad, (n,)),
         ("known", known, (n, network.spec.width)),
-    ):
-        if value is not None and tuple(value.shape) != shape:
-            raise ConfigError(f"`{name}` must have shape {list(shape)}, got {list(value.shape)}.")
-    _check(network)
+    )
+    kind = checks.floats(named, device)
+    _check(network, device, kind)
     with torch.no_grad():
-        if dispatch.choose("ngp_step", positions.device) == "cpu":
-            from raymine.kernels.ngp_step import cpu
-
+        if _fits(network, kind):
             with dispatch.kernel_lock:
-                return Gradients(*cpu.train(*network, positions, directions, colour_grad, density_grad, known))
+                kernels = dispatch.kernels("ngp_step", "cpu")
+                return Gradients(*kernels.train(*network, positions, directions, colour_grad, density_grad, known))
         return Gradients(*reference.train(*network, positions, directions, colour_grad, density_grad))
 
 
-def _check(network: Network) -> None:
-    wanted = (network.spec.total_entries, network.spec.features)
-    if tuple(network.table.shape) != wanted:
-        raise ConfigError(f"`table` must have shape {list(wanted)}, got {list(network.table.shape)}.")
+def _fits(network: Network, kind: torch.dtype) -> bool:
+    """Whether the Numba kernels can take the network: float32 on the CPU, hidden colour layers of one width."""
+    widths = {(weight.shape[1] + 7) // 8 for weight in network.colour[:-1]}
+    return kind is torch.float32 and len(widths) < 2 and dispatch.choose("ngp_step", network.table.device) == "cpu"
+
+
+def _check(network: Network, device: torch.device, kind: torch.dtype) -> None:
+    """Raise ConfigError for layers that do not fit together, and for tensors of another type or on another device."""
     if len(network.density) != 2 or not network.colour:
         raise ConfigError(
             "a hash-grid network has two density layers and at least one colour layer; "
@@ -144,8 +148,15 @@ def _check(network: Network) -> None:
     inputs = network.spec.width
     for i, weight in enumerate((*network.density, *network.colour)):
         wanted_inputs = inputs + WIDTH if i == 2 else inputs
-        if weight.ndim != 2 or weight.shape[0] != wanted_inputs:
+        if weight.ndim != 2 or weight.shape[0] != wanted_inputs or not weight.shape[1]:
             raise ConfigError(f"layer {i} must have {wanted_inputs} inputs, got weights of shape {list(weight.shape)}.")
         inputs = weight.shape[1]
     if inputs != 3:
         raise ConfigError(f"the last layer must have 3 outputs, got {inputs}.")
+    named = (
+        ("table", network.table, (network.spec.total_entries, network.spec.features)),
+        ("low", network.box.low, (3,)),
+        ("high", network.box.high, (3,)),
+        *((f"layer {i}", weight, weight.shape) for i, weight in enumerate((*network.density, *network.colour))),
+    )
+    checks.floats(named, device, kind)

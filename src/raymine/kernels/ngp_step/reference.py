@@ -34,7 +34,8 @@ def infer(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-> colour [B, 3], density [B] (pre-activations), features [B, L * F] if `keep`, else [0, L * F]."""
-    ray_id = samples.ray_id
+    ray_id = torch.arange(samples.n_rays, device=origins.device)
+    ray_id = torch.repeat_interleave(ray_id, samples.count, output_size=len(samples))
     middle = (samples.t_start + samples.t_end) * 0.5
     positions = origins[ray_id] + directions[ray_id] * middle[:, None]
     features = hash_grid.encode(to_unit_cube(positions, box).clamp(0, 1), table, spec)

@@ -7,6 +7,7 @@ a distributed run can draw disjoint parts of one stream: `first` is the index of
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 import torch
@@ -32,23 +33,23 @@ class Stream(IntEnum):
     ROUND = 9
 
 
+MOST = 1 << 40
+"""Most numbers of one call."""
+
+
 def words(seed: int, step: int, stream: int, n: int, device: torch.device | str = "cpu", *, first: int = 0) -> Tensor:
     """[n] int64 in 0 .. 2^32 - 1: the random 32-bit words with indices first .. first + n - 1."""
-    if n < 0 or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
-        raise ConfigError(f"`n` must be >= 0, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}.")
+    if not 0 <= n <= MOST or not 0 <= step < 2**32 or not 0 <= stream < 2**32:
+        raise ConfigError(
+            f"`n` must be in 0 .. 2^40, `step` and `stream` in 0 .. 2^32 - 1; got {n}, {step} and {stream}."
+        )
     if not 0 <= first <= 2**62:
         raise ConfigError(f"`first` must be in 0 .. 2^62, got {first}.")
     device = torch.device(device)
     backend = dispatch.choose("philox", device)
-    if backend == "gpu" and n < 2**31 - 4:
-        from raymine.kernels.philox import gpu
-
-        return gpu.words(seed, step, stream, n, device, first)
-    if backend == "cpu":
-        from raymine.kernels.philox import cpu
-
+    if backend == "cpu" or (backend == "gpu" and n < 2**31 - 4):
         with dispatch.kernel_lock:
-            return cpu.words(seed, step, stream, n, device, first)
+            return dispatch.kernels("philox", backend).words(seed, step, stream, n, device, first)
     return reference.words(seed, step, stream, n, device, first)
 
 
@@ -59,9 +60,9 @@ def uniform(
 
     first: index of the first number; indices run fastest along the last dimension.
     """
-    n = 1
-    for side in shape:
-        n *= side
+    if any(side < 0 for side in shape):
+        raise ConfigError(f"`shape` must not have negative sides, got {list(shape)}.")
+    n = math.prod(shape)
     return ((words(seed, step, stream, n, device, first=first) >> 8).float() * 2.0**-24).reshape(shape)
 
 

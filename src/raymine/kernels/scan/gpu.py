@@ -12,19 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from raymine.kernels._triton import programs
+from raymine.kernels.gpu_bounds import ray_bounds
 
 CHUNK = 32
-
-
-@triton.jit
-def _bounds(first, count, r, samples):
-    """First sample of ray r and the one after its last, clamped to 0 .. B.
-
-    The clamp prevents access outside the samples; a check on the host would have to wait for the device.
-    """
-    begin = tl.load(first + r)
-    end = begin + tl.load(count + r)
-    return tl.maximum(begin, 0), tl.minimum(end, samples)
 
 
 @triton.jit
@@ -43,11 +33,12 @@ def _scan(
     lane = tl.arange(0, CHUNK)
     for task in range(tl.program_id(0), n * channels, tl.num_programs(0)):
         c = task % channels
-        begin, end = _bounds(first, count, task // channels, samples)
+        begin, length = ray_bounds(first, count, task // channels, samples)
+        end = begin + length
         carry = tl.full([], neutral, kind)
-        for s in range(0, end - begin, CHUNK):
+        for s in range(0, length, CHUNK):
             along = s + lane
-            live = along < end - begin
+            live = along < length
             i = (end - 1 - along) if REVERSE else (begin + along)
             source = i
             known = live
@@ -72,11 +63,12 @@ def _product_gradient(
     lane = tl.arange(0, CHUNK)
     for task in range(tl.program_id(0), n * channels, tl.num_programs(0)):
         c = task % channels
-        begin, end = _bounds(first, count, task // channels, samples)
+        begin, length = ray_bounds(first, count, task // channels, samples)
+        end = begin + length
         behind = tl.full([], 0.0, kind)
-        for s in range(0, end - begin, CHUNK):
+        for s in range(0, length, CHUNK):
             along = s + lane
-            live = along < end - begin
+            live = along < length
             followed = live & (along > 0)
             at = (end - 1 - along) * channels + c
             factor = tl.load(values + at + channels, mask=followed, other=1.0)

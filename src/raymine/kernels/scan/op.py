@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.scan import reference
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -48,19 +47,8 @@ def _run(values: Tensor, first: Tensor, count: Tensor, product: bool, exclusive:
             f"`values` must be floating-point of shape [B] or [B, C], got {values.dtype} of shape "
             f"{list(values.shape)}. Values [R, n] are scanned without a pack."
         )
-    for name, part in (("first", first), ("count", count)):
-        if part.ndim != 1 or part.is_floating_point() or part.shape != first.shape:
-            raise ConfigError(
-                f"`{name}` must be integers of shape [R], got {part.dtype} of shape {list(part.shape)} "
-                f"(`first` has {list(first.shape)})."
-            )
-        if part.device != values.device:
-            raise ConfigError(f"`{name}` is on {part.device} but `values` is on {values.device}. Move one of them.")
-    first, count = first.long(), count.long()
+    first, count = checks.ranges(first, count, len(values), values.device)
     backend = dispatch.choose("scan", values.device)
-    if backend != "gpu":
-        # The Triton kernels clamp ranges to the samples instead: on CUDA, this check would wait for the device.
-        _check_range(len(values), first, count)
     wide = values.float() if values.dtype in _HALVES else values
     rows = wide[:, None] if values.ndim == 1 else wide
     if backend == "reference":
@@ -68,28 +56,6 @@ def _run(values: Tensor, first: Tensor, count: Tensor, product: bool, exclusive:
     else:
         out = _Scan.apply(rows, first, count, product, exclusive, reverse, torch.nan, backend)
     return out.reshape(values.shape).to(values.dtype)
-
-
-def _check_range(samples: int, first: Tensor, count: Tensor) -> None:
-    if not len(first):
-        return
-    low, fewest, end = int(first.min()), int(count.min()), int((first + count).max())
-    if low < 0 or fewest < 0 or end > samples:
-        raise ConfigError(
-            f"Rays must lie within the {samples} samples: the smallest `first` is {low}, the smallest `count` "
-            f"{fewest}, and the last ray ends at {end}. Was this pack made for other samples?"
-        )
-
-
-def _kernels(backend: dispatch.Backend) -> ModuleType:
-    """The module of a backend. It is imported here because the import needs Numba or Triton."""
-    if backend == "gpu":
-        from raymine.kernels.scan import gpu
-
-        return gpu
-    from raymine.kernels.scan import cpu
-
-    return cpu
 
 
 class _Scan(torch.autograd.Function):
@@ -106,7 +72,9 @@ class _Scan(torch.autograd.Function):
         backend: dispatch.Backend,
     ) -> Tensor:
         with dispatch.kernel_lock:
-            out: Tensor = _kernels(backend).scan(values, first, count, product, exclusive, reverse, fill)
+            out: Tensor = dispatch.kernels("scan", backend).scan(
+                values, first, count, product, exclusive, reverse, fill
+            )
         ctx.how = product, exclusive, reverse, backend
         ctx.save_for_backward(first, count, *((values, out if exclusive else None) if product else ()))
         return out
@@ -124,7 +92,7 @@ class _Scan(torch.autograd.Function):
             # The caller wants to differentiate this gradient, which only the reference supports.
             out = reference.scan(values, first, count, True, exclusive, False, torch.nan)
             return torch.autograd.grad(out, values, grads[0], create_graph=True)[0], *nothing
-        kernels = _kernels(backend)
+        kernels = dispatch.kernels("scan", backend)
         with dispatch.kernel_lock:
             if before is None:
                 before = kernels.scan(values, first, count, True, True, False, 0.0)

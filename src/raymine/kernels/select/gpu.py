@@ -94,8 +94,9 @@ def compact(keep: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """As `reference.compact`."""
     n = keep.shape[0]
     running = torch.cat((keep.new_zeros(1, dtype=torch.int32), keep.cumsum(0, dtype=torch.int32)))
+    # Clamped, so that a wrong count cannot index outside of `running` (see `kernels.checks`).
     ends = count.cumsum(0)
-    kept = running[ends] - running[ends - count]
+    kept = running[ends.clamp(0, n)] - running[(ends - count).clamp(0, n)]
     index = torch.empty(int(running[-1]), dtype=torch.int64, device=keep.device)
     if n:
         _put[(triton.cdiv(n, 1024),)](keep.contiguous().view(torch.uint8), running[1:], index, n, BLOCK=1024)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.select import reference
 
 
@@ -21,22 +21,14 @@ class Compacted(NamedTuple):
 
 
 def compact(keep: Tensor, count: Tensor) -> Compacted:
-    """Keep the samples where `keep` [B] bool is True. count [R] int64: samples of each ray before; they sum to B."""
+    """Keep the samples where `keep` [B] bool is True. count [R] integers: samples of each ray before; they sum to B."""
     if keep.dtype != torch.bool or keep.ndim != 1:
         raise ConfigError(f"`keep` must be a bool tensor of shape [B], got {keep.dtype} of shape {list(keep.shape)}.")
-    # On a GPU this check would wait for the device, so the caller is responsible.
-    if count.device.type == "cpu" and int(count.sum()) != keep.shape[0]:
-        raise ConfigError(f"`count` must sum to the {keep.shape[0]} samples of `keep`, got {int(count.sum())}.")
+    count = checks.counts(count, keep.device, keep.shape[0])
     backend = dispatch.choose("select", keep.device)
-    if backend == "cpu":
-        from raymine.kernels.select import cpu
-
-        with dispatch.kernel_lock:
-            index, kept = cpu.compact(keep, count)
-    elif backend == "gpu":
-        from raymine.kernels.select import gpu
-
-        index, kept = gpu.compact(keep, count)
-    else:
+    if backend == "reference":
         index, kept = reference.compact(keep, count)
+    else:
+        with dispatch.kernel_lock:
+            index, kept = dispatch.kernels("select", backend).compact(keep, count)
     return Compacted(index, kept.cumsum(0) - kept, kept)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.packed import Samples
 from raymine.kernels.traverse import reference
 from raymine.kernels.traverse.records import Crossings as Crossings
@@ -49,6 +50,8 @@ def traverse(
     grids = Grids(grids.binaries.bool(), grids.aabbs)
     mask = None if mask is None else mask.bool()
     stride = Stride(stride.step_size if stride.step_size > 0 else 0.0, stride.cone_angle, max(0, stride.limit))
+    if crossings is not None:
+        crossings = Crossings(crossings.t_sorted, crossings.t_indices.long(), crossings.hits.bool())
     backend = dispatch.choose("traverse", origins.device)
     if backend == "reference":
         return reference.traverse(origins, directions, bounds, grids, stride, mask, crossings)
@@ -58,16 +61,9 @@ def traverse(
     rays = origins.to(kind), directions.to(kind), (near.to(kind), far.to(kind))
     grids = Grids(grids.binaries, grids.aabbs.to(kind))
     if crossings is not None:
-        crossings = Crossings(crossings.t_sorted.to(kind), crossings.t_indices.long(), crossings.hits.bool())
-    if backend == "gpu":
-        from raymine.kernels.traverse import gpu
-
-        found = gpu.traverse(*rays, grids, stride, mask, crossings)
-    else:
-        from raymine.kernels.traverse import cpu
-
-        with dispatch.kernel_lock:
-            found = cpu.traverse(*rays, grids, stride, mask, crossings)
+        crossings = crossings._replace(t_sorted=crossings.t_sorted.to(kind))
+    with dispatch.kernel_lock:
+        found = dispatch.kernels("traverse", backend).traverse(*rays, grids, stride, mask, crossings)
     if near.dtype == kind:
         return found
     samples = found.samples
@@ -90,9 +86,12 @@ def _check(
             f"grids must be binaries [m, X, Y, Z] with aabbs [m, 6], got {list(binaries.shape)} and "
             f"{list(aabbs.shape)}."
         )
-    if not stride.cone_angle >= 0:
-        raise ConfigError(f"`cone_angle` must be 0 or more, got {stride.cone_angle}.")
-    n, m = len(origins), len(binaries)
+    if not 0 <= stride.cone_angle < math.inf or not math.isfinite(stride.step_size):
+        raise ConfigError(
+            f"`step_size` and `cone_angle` must be finite, and `cone_angle` 0 or more; got {stride.step_size} and "
+            f"{stride.cone_angle}."
+        )
+    n, m = origins.shape[0] if origins.ndim else 0, len(binaries)
     t_sorted, t_indices, hits = crossings if crossings is not None else (None, None, None)
     for name, value, shape in (
         ("origins", origins, (n, 3)),
@@ -113,3 +112,7 @@ def _check(
             )
         if value is not None and name not in ("mask", "t_indices", "hits") and not value.is_floating_point():
             raise ConfigError(f"`{name}` must be floating point, got {value.dtype}.")
+    if t_indices is not None and (t_indices.is_floating_point() or t_indices.is_complex()):
+        raise ConfigError(f"`t_indices` must be integers, got {t_indices.dtype}.")
+    if checks.readable(aabbs) and bool(aabbs.isinf().any()):
+        raise ConfigError("`aabbs` must not be infinite: the cells of an infinite box have no size.")

@@ -155,6 +155,6 @@ class OccGridEstimator(AbstractEstimator):
         if step < warmup_steps:
             cells = self._get_all_cells()
         else:
-            cells = self._sample_uniform_and_occupied_cells(self.cells_per_lvl // 4)
+            cells = self._sample_uniform_and_occupied_cells(max(1, self.cells_per_lvl // 4))
         occupancy.visit(self.occs, cells, self.binaries.shape[1:], self.aabbs, occ_eval_fn, ema_decay)
         self.binaries = occupancy.occupied_cells(self.occs, occ_thre).view(self.binaries.shape)
