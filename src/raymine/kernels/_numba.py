@@ -29,7 +29,7 @@ Kernel = Callable[..., Any]
 BOUNDS_CHECK = os.environ.get("RAYMINE_BOUNDS_CHECK") == "1"
 """Whether kernels check every index; see the module docstring."""
 
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "nogil": True,
     "cache": not BOUNDS_CHECK,
     "boundscheck": BOUNDS_CHECK,
