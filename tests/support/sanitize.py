@@ -29,6 +29,8 @@ SAMPLES = (1, 63, 1000)
 
 def run_ops() -> None:
     for op, makers in MAKERS.items():
+        if "gpu" not in dispatch.BACKENDS[op]:
+            continue
         calls = 0
         for samples in SAMPLES:
             for maker in makers:
