@@ -124,7 +124,7 @@ def test_result_manifest_and_run_list_use_the_same_psnr_names(
         out, err = capsys.readouterr()
         told[name] = json.loads(out)
         figure = told[name]["test_psnr" if name == "plain" else "held_out_psnr"]
-        assert f"{'test' if name == 'plain' else 'held-out'} {figure:.2f} dB" in err.splitlines()[-2]
+        assert f"{figure:.2f} dB on {'test' if name == 'plain' else 'held-out'} views" in err.splitlines()[-2]
         assert ("Held out: 2 of 4 training views" in err) == (name == "held")
     assert main(["runs", "--json"]) == 0
     listed = {run["name"]: run for run in json.loads(capsys.readouterr().out)["runs"]}

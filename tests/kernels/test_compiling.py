@@ -20,14 +20,14 @@ from raymine.kernels.compiling import on_first_compile
 def double(x):
     return 2 * x
 
-with on_first_compile(lambda: print("compiles")):
+with on_first_compile(lambda: print("compiles"), "cpu"):
     assert double(3) == 6
 """
 
 
 def test_compilation_is_told_once() -> None:
     calls = []
-    with on_first_compile(lambda: calls.append("told")):
+    with on_first_compile(lambda: calls.append("told"), "cpu"):
         assert numba.njit(lambda x: x + 1)(1) == 2
         assert numba.njit(lambda x: x + 2)(1) == 3
     assert numba.njit(lambda x: x + 3)(1) == 4, "compiled outside of the block"

@@ -199,7 +199,7 @@ def test_grown_spec_rounds_in_float32_and_matches_grid_spec() -> None:
     assert torch.equal(encode(points, table, grown), encode(points, table, plain))
     with pytest.raises(ConfigError, match=r"`growth` must be at least 1 and finite, got 0\.5"):
         GrownSpec(growth=0.5)
-    with pytest.raises(ConfigError, match=r"must stay below 2\^20"):
+    with pytest.raises(ConfigError, match=r"`finest`, which is at most 2\^20"):
         GrownSpec(growth=1e9)
 
 

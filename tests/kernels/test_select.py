@@ -40,5 +40,5 @@ def test_compact_kernels_match_reference(rays: int, backend: dispatch.Backend) -
 
 
 def test_compact_rejects_counts_that_do_not_sum_to_the_samples() -> None:
-    with pytest.raises(ConfigError, match="must sum to the 3 samples of `keep`, got 2"):
+    with pytest.raises(ConfigError, match="`count` must sum to the 3 samples, got 2"):
         compact(torch.ones(3, dtype=torch.bool), torch.tensor([2]))

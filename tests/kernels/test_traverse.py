@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raymine.compat.nerfacc.grid import ray_aabb_intersect, traverse_grids
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
+from raymine.kernels import checks, dispatch
 from raymine.kernels.traverse import cpu, reference
 from raymine.kernels.traverse.op import Crossings, Grids, Stride, Traversed, traverse
 from support.device import TRITON_DEVICE, requires_gpu
@@ -258,9 +258,16 @@ def test_empty_grids_boxes_or_rays_give_no_samples(backend: dispatch.Backend) ->
         assert found.n_edges == 0
 
 
-def test_infinite_box_gives_finite_ends(backend: dispatch.Backend) -> None:
-    """Cell planes are undefined in such a box, but walks must stay inside the grid and end."""
+def test_infinite_box_is_refused_or_gives_finite_ends(
+    backend: dispatch.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA boxes are not read, since that would wait. Cell planes are undefined then, but walks must end."""
     box = torch.tensor([[-torch.inf, -1, -1, 1, torch.inf, 1]])
+    if backend != "gpu":
+        with pytest.raises(ConfigError, match="`aabbs` must not be infinite"):
+            walk(backend, *bundle(9), Grids(torch.ones(1, 2, 2, 2, dtype=torch.bool), box), Stride(0.2))
+        return
+    monkeypatch.setattr(checks, "readable", lambda _: False)  # the interpreter's tensors are on the CPU
     found = walk(backend, *bundle(9), Grids(torch.ones(1, 2, 2, 2, dtype=torch.bool), box), Stride(0.2))
     assert found.end.isfinite().all()
 
@@ -322,8 +329,8 @@ def test_results_do_not_depend_on_threads_or_chunks(monkeypatch: pytest.MonkeyPa
         ({"aabbs": torch.ones(2, 6)}, r"aabbs \[m, 6\], got \[1, 2, 2, 2\] and \[2, 6\]"),
         ({"mask": torch.ones(1, dtype=torch.bool)}, r"`mask` must have shape \[2\]"),
         ({"hits": torch.ones(2, 2)}, r"`hits` must have shape \[2, 1\]"),
-        ({"cone": -1.0}, "`cone_angle` must be 0 or more"),
-        ({"cone": math.nan}, "`cone_angle` must be 0 or more"),
+        ({"cone": -1.0}, "`cone_angle` 0 or more; got 0.1 and -1.0"),
+        ({"cone": math.nan}, "`cone_angle` must be finite, .* got 0.1 and nan"),
         ({"origins": torch.ones(2, 3, device="meta")}, "`origins` is on meta but the grids are on cpu"),
     ],
 )

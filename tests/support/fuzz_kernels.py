@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -166,6 +167,11 @@ def known_is_returned(args: Args, result: Any) -> str:
     lost = args["positions"].isnan().any(-1)
     same = torch.equal(result[~lost].nan_to_num(), args["known"][~lost].nan_to_num())
     return "" if same and bool(result[lost].isnan().all()) else "the encoding is not the known one"
+
+
+def cells_are_the_bits(args: Args, result: Any) -> str:
+    expected = np.unpackbits(args["bits"].numpy(), axis=-1, bitorder="little")
+    return "" if np.array_equal(result.numpy(), expected) else "the cells are not the bits"
 
 
 def network_args(rng: torch.Generator, _: Size) -> Args:
@@ -418,7 +424,7 @@ CASES = [
         lambda inputs, params, hidden, outputs: mlp_flat(inputs, params, (16, hidden, 16), outputs),
         ("inputs", "params"),
     ),
-    Case((f"{OPS}.march.op.march",), march_args, run_march),
+    Case((f"{OPS}.march.op.march", f"{OPS}.march.spacing.too_many"), march_args, run_march),
     Case(
         (f"{OPS}.march.op.march",),
         march_args,
@@ -432,6 +438,17 @@ CASES = [
         lambda rng, _: {"occupied": rand(rng, 2, 8, 8, 8) > 0.5, "low": -1.0},
         run_pack_bits,
         holds=bits_hold,
+    ),
+    Case(
+        (f"{OPS}.march.occupancy.Occupancy",),
+        lambda rng, _: {
+            "bits": torch.randint(0, 256, (2, 64), generator=rng, dtype=torch.uint8),
+            "blocks": torch.ones(2, 1, dtype=torch.uint8),
+            "resolution": 8,
+            "low": -1.0,
+        },
+        lambda bits, blocks, resolution, low: Occupancy(bits, blocks, resolution, (low,) * 3, (1.0,) * 3).cells,
+        holds=cells_are_the_bits,
     ),
     Case(
         (f"{OPS}.march.spacing.Spacing", f"{OPS}.march.spacing.Spacing.count_at"),

@@ -74,7 +74,7 @@ def integers(name: str, value: Tensor, device: torch.device, count: int | None =
     if value.dtype is not torch.int64 and value.dtype not in _INTEGERS:
         raise ConfigError(f"`{name}` must be integers, got {value.dtype}.")
     if value.ndim != 1 or (count is not None and value.shape[0] != count):
-        length = "R" if count is None else count
+        length = "n" if count is None else count
         raise ConfigError(f"`{name}` must have shape [{length}], got {list(value.shape)}.")
     if value.device != device:
         raise ConfigError(f"`{name}` is on {value.device}, other arguments are on {device}. Move one of them.")
