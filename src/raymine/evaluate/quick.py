@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from raymine.contracts import Renderer
+from raymine.contracts import Rays, Renderer
 from raymine.kernels.threads import mean
 from raymine.step import TrainData
 
 # Rays of one quick evaluation over all views: about a second on two cores, for images of any size.
 QUICK_RAYS = 1 << 15
+# As `ImageSource.gather` scales bytes, so that both give the same bits.
+_SCALE = float(np.float32(1 / 255))
 
 EvalSplit = Literal["test", "held-out"]
 """The views of a quick evaluation. `test`: of the test split, or of the validation split if there is no test split;
@@ -29,35 +34,60 @@ class QuickScore:
     split: EvalSplit
 
 
-def quick_psnr(renderer: Renderer, views: TrainData, background: tuple[float, float, float]) -> float:
-    """The mean over the views of the PSNR (dB) on a regular grid of pixels; NaN if every pixel is masked.
+class QuickEvaluation:
+    """PSNR of a model on a regular grid of pixels of some views.
 
-    The grid depends on the image sizes alone, so a repeated run evaluates the same pixels. As in a full evaluation,
-    truth and prediction are composited over `background`, and predictions are clamped to 0..1.
+    The grid depends on the image sizes alone, so a repeated run evaluates the same pixels. Rays and true colours are
+    made on the first call and kept: at most `QUICK_RAYS` of them. As in a full evaluation, truth and prediction are
+    composited over `background`, and predictions are clamped to 0..1.
     """
-    budget = max(1, QUICK_RAYS // max(1, len(views.rig)))
-    scores = [_psnr_of(renderer, views, index, budget, background) for index in range(len(views.rig))]
-    known = [score for score in scores if not math.isnan(score)]
-    return sum(known) / len(known) if known else math.nan
+
+    def __init__(self, views: TrainData, background: tuple[float, float, float]) -> None:
+        self._views = views
+        self._backdrop = torch.tensor(background)
+
+    @cached_property
+    def _grids(self) -> list[_Grid]:
+        budget = max(1, QUICK_RAYS // max(1, len(self._views.rig)))
+        return [_grid(self._views, index, budget, self._backdrop) for index in range(len(self._views.rig))]
+
+    def psnr(self, renderer: Renderer) -> float:
+        """The mean over the views of the PSNR (dB); NaN if every pixel is masked."""
+        scores = [self._psnr_of(renderer, grid) for grid in self._grids if bool(grid.kept.any())]
+        return sum(scores) / len(scores) if scores else math.nan
+
+    def _psnr_of(self, renderer: Renderer, grid: _Grid) -> float:
+        rendered = renderer.render(grid.rays, self._backdrop.to(self._views.rig.device)).colour
+        colour = rendered.detach().cpu().float().nan_to_num(nan=0.0).clamp(0, 1)
+        error = float(mean((colour - grid.truth)[grid.kept] ** 2))
+        return -10.0 * math.log10(max(error, 1e-10))
 
 
-def _psnr_of(
-    renderer: Renderer, views: TrainData, index: int, budget: int, background: tuple[float, float, float]
-) -> float:
+@dataclass(frozen=True)
+class _Grid:
+    """Pixels of one view: rays, true colours [R, 3] on the CPU, and which of them no mask excludes [R]."""
+
+    rays: Rays
+    truth: Tensor
+    kept: Tensor
+
+
+def _grid(views: TrainData, index: int, budget: int, backdrop: Tensor) -> _Grid:
+    """About `budget` pixels of a view. They are read from the whole image, which needs no kernel to be loaded."""
     height, width = (int(v) for v in views.images.sizes[index])
     stride = max(1, math.ceil(math.sqrt(height * width / budget)))
     # The grid starts half a stride from the border, so that it is centred.
     rows, columns = (torch.arange((stride - 1) // 2, size, stride) for size in (height, width))
     y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
-    image = torch.full_like(x, index)
-    rgba, weight = views.images.gather(image, y, x)
-    backdrop = torch.tensor(background)
+    rgba = torch.from_numpy(views.images.image(index)[y.numpy(), x.numpy()]).float() * _SCALE
+    mask = views.images.mask(index)
+    kept = torch.ones(len(x), dtype=torch.bool) if mask is None else torch.from_numpy(mask[y.numpy(), x.numpy()] >= 128)
     truth = torch.lerp(backdrop.expand(len(x), 3), rgba[:, :3], rgba[:, 3:])
     device = views.rig.device
-    rays = views.rig.rays_for_pixels(image.to(device), x.to(device), y.to(device))
-    colour = renderer.render(rays, backdrop.to(device)).colour.detach().cpu().float().nan_to_num(nan=0.0).clamp(0, 1)
-    kept = weight > 0
-    if not bool(kept.any()):
-        return math.nan
-    error = float(mean((colour - truth)[kept] ** 2))
-    return -10.0 * math.log10(max(error, 1e-10))
+    rays = views.rig.rays_for_pixels(torch.full_like(x, index).to(device), x.to(device), y.to(device))
+    return _Grid(rays, truth, kept)
+
+
+def quick_psnr(renderer: Renderer, views: TrainData, background: tuple[float, float, float]) -> float:
+    """One `QuickEvaluation` of a model: mean PSNR (dB) over the views; NaN if every pixel is masked."""
+    return QuickEvaluation(views, background).psnr(renderer)

@@ -156,7 +156,7 @@ def train_with_progress(request: TrainRequest, observer: Observer, console: Cons
     """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar."""
     bar = ProgressObserver(console=console)
     try:
-        with on_first_compile(bar.compiling):
+        with on_first_compile(bar.compiling, request.device):
             if str(request.scene) == "builtin":
                 # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
                 builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))

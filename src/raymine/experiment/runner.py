@@ -14,7 +14,7 @@ from raymine.config import RunConfig, allowing, differences, identity, model_dig
 from raymine.contracts import Scene
 from raymine.engines import Engine, engine_for
 from raymine.errors import ConfigError, RunError, option
-from raymine.evaluate.quick import EvalSplit, QuickScore, quick_psnr
+from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
 from raymine.kernels.threads import using_threads
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
@@ -147,9 +147,10 @@ def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: 
 def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine) -> Callable[[], QuickScore]:
     """The function that runs the quick evaluation on these views of `split`."""
 
+    quick = QuickEvaluation(views, scene.background or (0.0, 0.0, 0.0))
+
     def evaluate() -> QuickScore:
-        background = scene.background or (0.0, 0.0, 0.0)
-        return QuickScore(quick_psnr(engine.renderer(), views, background), len(views.rig), split)
+        return QuickScore(quick.psnr(engine.renderer()), len(views.rig), split)
 
     return evaluate
 

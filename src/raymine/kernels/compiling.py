@@ -10,8 +10,10 @@ from raymine.kernels import dispatch
 
 
 @contextmanager
-def on_first_compile(callback: Callable[[], None]) -> Iterator[None]:
+def on_first_compile(callback: Callable[[], None], device: str = "auto") -> Iterator[None]:
     """Within the block, call `callback` once, when a kernel is compiled instead of loaded from the cache on disk.
+
+    device: "cpu", "cuda" or "auto". Work on CUDA need not use Numba, so this does not import it there (0.5 s).
 
     Numba tells when the first compilation starts, Triton when it ends. Versions of Triton without
     `knobs.compilation.listener` (before 3.4) tell nothing.
@@ -25,10 +27,11 @@ def on_first_compile(callback: Callable[[], None]) -> Iterator[None]:
             callback()
 
     with ExitStack() as stack:
-        if not dispatch.numba_problem():
-            stack.enter_context(_numba_compiles(tell))
-        if not dispatch.triton_problem():
+        on_cuda = device != "cpu" and not dispatch.triton_problem()
+        if on_cuda:
             stack.enter_context(_triton_compiles(tell))
+        elif not dispatch.numba_problem():
+            stack.enter_context(_numba_compiles(tell))
         yield
 
 

@@ -8,6 +8,7 @@ import platform
 import subprocess
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -110,6 +111,7 @@ def describe_environment(device: torch.device) -> Environment:
     )
 
 
+@cache
 def _version_of(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -117,6 +119,7 @@ def _version_of(package: str) -> str:
         return "absent"
 
 
+@cache
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"cuda: {torch.cuda.get_device_name(device)}"
@@ -132,6 +135,7 @@ def _device_name(device: torch.device) -> str:
     return f"{device.type}: {name or platform.machine()}, {os.cpu_count()} cores"
 
 
+@cache
 def _commit() -> str | None:
     """The commit of the checkout that raymine runs from (`-dirty` with local changes); None for an installed copy."""
     root = Path(__file__).resolve().parents[3]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 
+from raymine.machine import cores
 from raymine.pixels import PixelSampler
 from raymine.step import TrainData
+
+_UPLOADS = 4
+"""Images that are copied to the device at once."""
 
 
 class DeviceImages:
@@ -25,12 +31,18 @@ class DeviceImages:
         self.places = torch.from_numpy(np.column_stack((starts[:-1], sizes)).astype(np.int64)).to(device)
         self.pixels = torch.empty(int(areas.sum()), dtype=torch.int32, device=device)
         self.masks = torch.ones(len(self.pixels) if self.masked else 1, dtype=torch.uint8, device=device)
-        for i, mask in enumerate(masks):
+
+        def upload(i: int) -> None:
             span = slice(int(starts[i]), int(starts[i + 1]))
             rgba = np.ascontiguousarray(images.image(i)).reshape(-1, 4)
-            self.pixels[span] = torch.from_numpy(rgba.view(np.int32).reshape(-1)).to(device)
+            self.pixels[span].copy_(torch.from_numpy(rgba.view(np.int32).reshape(-1)))
+            mask = masks[i]
             if mask is not None:
-                self.masks[span] = torch.from_numpy(np.ascontiguousarray(mask).reshape(-1)).to(device)
+                self.masks[span].copy_(torch.from_numpy(np.ascontiguousarray(mask).reshape(-1)))
+
+        # Reading and copying release the GIL. Few threads saturate the copy, and each holds one image.
+        with ThreadPoolExecutor(min(_UPLOADS, cores())) as pool:
+            list(pool.map(upload, range(len(sizes))))
         self.rig = data.rig.table.contiguous()
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
 

@@ -22,6 +22,7 @@ from PIL import Image
 
 from raymine.errors import ConfigError
 from raymine.files import UnreadableFile, read_json, write_json
+from raymine.machine import cores
 from raymine.scenes._cache import REMEDY, cache_path, locked, storage_error, writable_folder
 
 _MANIFEST = "manifest.json"
@@ -132,7 +133,7 @@ def _write_scene(part: Path, config: BuiltinConfig, progress: Callable[[int, int
         name, pose = view
         Image.fromarray(tracer.render(pose, focal, config.size)).save(part / f"{name}.png")
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for done, _ in enumerate(pool.map(draw, views), start=1):
             if progress is not None:
                 progress(done, len(views))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from raymine.files import UnreadableFile
+from raymine.machine import cores
 from raymine.scenes.bank.decode import UnreadableMask, decode, read_header
 from raymine.scenes.bank.pack import DEFAULT_BUDGET, SHRINK_IMAGE, largest_decode, memory_excess
 from raymine.scenes.bank.sources import Source
@@ -70,7 +70,7 @@ def _sources(assembly: Assembly) -> Iterator[Source | Problem]:
 
 
 def _examine_all(sources: list[Source | Problem], progress: Callable[[int, int], None] | None) -> list[_Examined]:
-    workers = min(_MOST_THREADS, os.cpu_count() or 1)
+    workers = min(_MOST_THREADS, cores())
     largest, alone = largest_decode(), threading.Lock()
 
     def examine(source: Source | Problem) -> _Examined:
