@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
-from raymine.kernels.composite.op import composite
+from raymine.kernels.composite.op import Composited, composite
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
@@ -28,6 +28,7 @@ from raymine.kernels.philox.op import Stream, words
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
+from raymine.kernels.volume.op import Volume, volume
 
 SEED = 7
 """The seed of all inputs. Every case starts from it, so its inputs do not depend on which other ops are run."""
@@ -268,20 +269,27 @@ def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
     return Case(f"{what}, backward", shapes, moved, ROUNDING, prepare)
 
 
-def composite_rays(direction: str, sizes: Sizes) -> Case:
-    """Compositing. Backward goes from the colour of rays to density, colour and background."""
+def composite_rays(op: str, direction: str, sizes: Sizes) -> Case:
+    """Compositing, by `composite` or `volume`. Backward goes from the colour of rays to density, colour, background."""
     draws = _RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     density, colour, background = torch.exp(3 * draws.normal(n)), draws.uniform(n, 3), draws.uniform(rays, 3)
     shapes = {"samples": n, "rays": rays}
+
+    def call() -> Composited | Volume:
+        if op == "composite":
+            return composite(density, colour, packed, background)
+        return volume(density, colour, packed.t_start, packed.t_end, packed.pack, background)
+
     if direction == "forward":
 
         def forward() -> Named:
             with torch.no_grad():
-                return composite(density, colour, packed, background)._asdict()
+                return call()._asdict()
 
-        return Case(direction, shapes, (24 + 4) * n + (28 + 20) * rays, ROUNDING, lambda: forward)
+        kept = 4 if op == "composite" else 12
+        return Case(direction, shapes, (24 + kept) * n + (28 + 20) * rays, ROUNDING, lambda: forward)
 
     leaves = {"density": density, "colour": colour, "background": background}
     grad = draws.normal(rays, 3)
@@ -289,7 +297,7 @@ def composite_rays(direction: str, sizes: Sizes) -> Case:
         leaf.requires_grad_()
 
     def prepare() -> Callable[[], Named]:
-        out = composite(density, colour, packed, background).colour
+        out = call().colour
         inputs = tuple(leaves.values())
         return lambda: dict(zip(leaves, torch.autograd.grad(out, inputs, grad, retain_graph=True), strict=True))
 
@@ -452,7 +460,8 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "march": (march_rays,),
     "traverse": (partial(traverse_rays, "even steps", 0.0), partial(traverse_rays, "cone", 0.004)),
     "scan": tuple(partial(scan_rays, what, way) for what in ("sum", "product") for way in ("forward", "backward")),
-    "composite": (partial(composite_rays, "forward"), partial(composite_rays, "backward")),
+    "composite": tuple(partial(composite_rays, "composite", way) for way in ("forward", "backward")),
+    "volume": tuple(partial(composite_rays, "volume", way) for way in ("forward", "backward")),
     "judge": (judge_rays,),
     "select": (select_samples,),
     "adam": (partial(adam, "dense"), partial(adam, "rows")),

@@ -32,6 +32,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "traverse": ("reference", "cpu", "gpu"),
     "scan": ("reference", "cpu", "gpu"),
     "composite": ("reference", "cpu", "gpu"),
+    "volume": ("reference", "gpu"),
     "judge": ("reference", "cpu", "gpu"),
     "select": ("reference", "cpu", "gpu"),
     "adam": ("reference", "cpu", "gpu"),

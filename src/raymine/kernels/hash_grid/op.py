@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import checks, dispatch
+from raymine.kernels.double_backward import gradients_with_graph
 from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.spec import PRIMES as PRIMES
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
@@ -111,7 +113,9 @@ class _Encode(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         positions, whole, table = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return (*_gradients_with_graph(ctx, positions, whole, grads[0]), None, None, None, None, None)
+            again = partial(_reference, spec=ctx.spec, half=ctx.half)
+            found = gradients_with_graph(again, (positions, whole), ctx.needs_input_grad[:2], grads)
+            return (*found, None, None, None, None, None)
         kernels = dispatch.kernels("hash_grid", ctx.backend)
         grad = grads[0].float()
         with dispatch.kernel_lock:
@@ -122,16 +126,8 @@ class _Encode(torch.autograd.Function):
         return to_positions, to_table, None, None, None, None, None
 
 
-def _gradients_with_graph(
-    ctx: Any, positions: Tensor, table: Tensor, grad: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of positions and table, differentiable in positions, table and `grad`."""
-    # Views are new graph nodes. So autograd stops at them, even if positions and table depend on each other.
-    ours = (positions.view_as(positions), table.view_as(table))
-    lost = ours[0].isnan().any(-1, keepdim=True)
-    there = torch.where(lost, 0.0, ours[0]).clamp(0.0, 1.0)
-    out = torch.where(lost, 0.0, reference.encode(there, _rounded(ours[1], ctx.half), ctx.spec))
-    wanted = [tensor for tensor, needed in zip(ours, ctx.needs_input_grad[:2], strict=True) if needed]
-    found = iter(torch.autograd.grad(out, wanted, grad.to(out.dtype), create_graph=True))
-    to_positions, to_table = (next(found) if needed else None for needed in ctx.needs_input_grad[:2])
-    return to_positions, to_table
+def _reference(positions: Tensor, table: Tensor, spec: GridSpec, half: torch.dtype | None) -> Tensor:
+    """What the kernels compute, by torch: a position that is NaN has an encoding without a gradient."""
+    lost = positions.isnan().any(-1, keepdim=True)
+    there = torch.where(lost, 0.0, positions).clamp(0.0, 1.0)
+    return torch.where(lost, 0.0, reference.encode(there, _rounded(table, half), spec))

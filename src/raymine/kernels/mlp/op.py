@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import dispatch
+from raymine.kernels.double_backward import gradients_with_graph
 from raymine.kernels.mlp import reference
 from raymine.kernels.mlp.reference import ACTIVATIONS as ACTIVATIONS
 from raymine.kernels.mlp.reference import Activation as Activation
@@ -175,7 +176,9 @@ class _Mlp(torch.autograd.Function):
         weights, inputs, *layers = ctx.saved_tensors
         needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
         if torch.is_grad_enabled():
-            found = _with_graph(lambda x, *own: reference.mlp(x, own, *ctx.names), (inputs, *layers), needed, grads[0])
+            found = gradients_with_graph(
+                lambda x, *own: reference.mlp(x, own, *ctx.names), (inputs, *layers), needed, grads
+            )
             return found[0], None, None, None, *found[1:]
         with dispatch.kernel_lock:
             to_inputs, flat = gpu.backward(inputs, weights, grads[0], ctx.network, needed[0], any(needed[1:]))
@@ -223,19 +226,7 @@ class _Flat(torch.autograd.Function):
             def again(x: Tensor, own: Tensor) -> Tensor:
                 return _flat_reference(x, own, widths, sizes, outputs, hidden, output)
 
-            return *_with_graph(again, (inputs, params), needed, grads[0]), *(None for _ in range(5))
+            return *gradients_with_graph(again, (inputs, params), needed, grads), *(None for _ in range(5))
         with dispatch.kernel_lock:
             to_inputs, flat = gpu.backward(inputs, weights, grads[0], ctx.network, *needed)
         return to_inputs, None if flat is None else flat.to(params.dtype), *(None for _ in range(5))
-
-
-def _with_graph(
-    function: Callable[..., Tensor], tensors: Sequence[Tensor], needed: Sequence[bool], grad: Tensor
-) -> list[Tensor | None]:
-    """Gradients of function(*tensors) with respect to the needed tensors, which can themselves be differentiated."""
-    # Views are new graph nodes. So autograd stops at them, even if one of the tensors depends on another.
-    ours = [tensor.view_as(tensor) for tensor in tensors]
-    out = function(*ours)
-    wanted = [tensor for tensor, need in zip(ours, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, grad.to(out.dtype), create_graph=True))
-    return [next(found) if need else None for need in needed]
