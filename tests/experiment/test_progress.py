@@ -41,7 +41,7 @@ def test_plain_mode_prints_a_step_line_every_ten_seconds(tmp_path: Path) -> None
     observer.on_eval(EvalInfo(400, 27.5, 2, 1.0))
     observer.on_event(Event("checkpoint", "step 400 saved", 400))
     observer.on_event(Event("rollback", "parameters set back", 400, "warning"))
-    observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, train_psnr=25.0, test_psnr=27.4))
+    observer.on_end(RunResult(Path("r"), "finished", 0, 1000, 62.5, 0.1, train_psnr=25.0, test_psnr=27.4, wall=71.25))
     assert text.getvalue().splitlines() == [
         "Loaded 3 images",
         "Loading kernels",
@@ -52,7 +52,7 @@ def test_plain_mode_prints_a_step_line_every_ten_seconds(tmp_path: Path) -> None
         "step 336  PSNR 25.12 dB on training rays  trains on 25 % of 1.23M samples/s  0:42 left",
         "step 400  PSNR 27.50 dB on 2 test views",
         "warning: parameters set back",
-        "Finished at step 1000 after 62.5 s of training, PSNR 27.40 dB on test views",
+        "Finished at step 1000 after 62.5 s of training (71.2 s in all), PSNR 27.40 dB on test views",
     ]
 
 
@@ -60,14 +60,15 @@ def test_held_out_psnr_is_printed_with_the_best_checkpoint() -> None:
     observer, text = shown("plain")
     observer.on_eval(EvalInfo(400, 27.5, 2, 1.0, "held-out", best=True))
     observer.on_eval(EvalInfo(800, 27.25, 1, 1.0, "held-out"))
-    result = RunResult(Path("r"), "finished", 0, 800, 62.5, 0.1, held_out_psnr=27.25, best_step=400)
+    result = RunResult(Path("r"), "finished", 0, 800, 62.5, 0.1, held_out_psnr=27.25, best_step=400, wall=70.0)
     observer.on_end(replace(result, best_held_out_psnr=27.5))
     observer.on_end(replace(result, best_step=800, best_held_out_psnr=27.25))
     assert text.getvalue().splitlines() == [
         "step 400  PSNR 27.50 dB on 2 held-out views, best so far",
         "step 800  PSNR 27.25 dB on 1 held-out view",
-        "Finished at step 800 after 62.5 s of training, PSNR 27.25 dB on held-out views, best 27.50 dB at step 400",
-        "Finished at step 800 after 62.5 s of training, PSNR 27.25 dB on held-out views",
+        "Finished at step 800 after 62.5 s of training (70.0 s in all), PSNR 27.25 dB on held-out views, "
+        "best 27.50 dB at step 400",
+        "Finished at step 800 after 62.5 s of training (70.0 s in all), PSNR 27.25 dB on held-out views",
     ]
 
 

@@ -22,7 +22,7 @@ from raymine.engines import engine_for, renderer_for
 from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError, option
 from raymine.evaluate import evaluate_views
 from raymine.evaluate.quick import quick_psnr
-from raymine.experiment import TrainRequest, evaluation_frames, open_data, warm_up
+from raymine.experiment import TrainRequest, evaluation_frames, open_data
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
 from raymine.files import JSON, remove_stale_temps, resource_error
@@ -247,7 +247,8 @@ class _MiningBench:
         missing = {policy for policy, _ in self.missing(done)}
         for number, name in enumerate(sorted(missing)):
             observer.loading(KERNELS, number, len(missing))
-            warm_up(self.configs[name], self.data, self.device)
+            state = create_state(self.configs[name], self.data, seed=0, device=self.device)
+            engine_for(state, self.data).warm_up()
 
     def missing(self, done: Sequence[BenchRun]) -> list[tuple[str, int]]:
         """The (policy, seed) pairs to train, in order: all policies of a seed before the next seed."""

@@ -20,7 +20,7 @@ from raymine.engines import Engine, engine_for
 from raymine.errors import RunError, SceneError, option
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
-from raymine.experiment import TrainRequest, evaluation_frames, open_data, warm_up
+from raymine.experiment import TrainRequest, evaluation_frames, open_data
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
 from raymine.fields import HashFieldConfig
@@ -155,12 +155,12 @@ class _StepBench:
         request, cuda = self.request, self.device.type == "cuda"
         progress(KERNELS, 0, 1)
         started = time.perf_counter()
-        warm_up(self.config, self.data, self.device)
+        state = create_state(self.config, self.data, seed=0, device=self.device)
+        engine = engine_for(state, self.data)
+        engine.warm_up()
         ready = time.perf_counter() - started
         if cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
-        state = create_state(self.config, self.data, seed=0, device=self.device)
-        engine = engine_for(state, self.data)
 
         def look(_: TrainState, seconds: float) -> tuple[float, float]:
             return seconds, self._psnr(engine)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,10 @@ _DTYPES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
+
+
+_PIECE = 16 << 20
+"""Bytes of a CUDA tensor that are brought to the host at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,27 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Fingerprint:
         hasher.update(header)
         file.write(header)
         for name in order:
-            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-            data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-            hasher.update(data)
-            file.write(data)
+            for data in _pieces(tensors[name]):
+                hasher.update(data)
+                file.write(data)
         return Fingerprint(file.size, hasher.hexdigest())
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor, in order. Those of a CUDA tensor come through one small buffer of pinned memory.
+
+    A copy of the whole tensor to new host memory would be slow: 0.5 s for 195 MB on an H200, most of it page faults.
+    """
+    flat = tensor.detach().contiguous().reshape(-1)
+    if not flat.numel():
+        return
+    data = flat.view(torch.uint8)
+    if tensor.device.type == "cpu":
+        yield data.numpy().data
+        return
+    buffer = torch.empty(min(len(data), _PIECE), dtype=torch.uint8, pin_memory=tensor.device.type == "cuda")
+    for part in data.split(_PIECE):
+        yield buffer[: len(part)].copy_(part).numpy().data
 
 
 def read_tensors(path: Path, expected: Fingerprint) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from raymine.experiment import (
     RunResult,
     SilentObserver,
     StartInfo,
+    Stopwatch,
     TrainRequest,
     train_with_progress,
 )
@@ -41,4 +42,4 @@ def backend_sentence(device: str) -> str:
 
 def narrated_train(request: TrainRequest, *, verbose: bool = False) -> RunResult:
     """Train, with messages and progress on stderr. verbose: also say which backend runs each op."""
-    return train_with_progress(request, Narrator(verbose), output.messages())
+    return train_with_progress(request, Narrator(verbose), output.messages(), Stopwatch.of_process())

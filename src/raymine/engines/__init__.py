@@ -1,5 +1,6 @@
 """Engines train a state and render it. `plain` supports every model; `fused` is the fast path on CUDA."""
 
+from .ahead import compile_ahead as compile_ahead
 from .choice import engine_for as engine_for
 from .choice import renderer_for as renderer_for
 from .engine import Engine as Engine

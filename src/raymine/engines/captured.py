@@ -221,6 +221,7 @@ class CapturedEngine:
         return renderer_for(self._state)
 
     def warm_up(self) -> None:
-        """A few steps, of which the third is captured, and the first update of the grid."""
-        self.trainer.advance(3)
-        self.trainer.advance(self.trainer.sampler.config.every)
+        """See `Engine`. A few steps, of which the third is captured, and the first update of the grid."""
+        with self.trainer.rehearsal():
+            self.trainer.advance(3)
+            self.trainer.advance(self.trainer.sampler.config.every)

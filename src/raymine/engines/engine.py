@@ -25,5 +25,5 @@ class Engine(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Compile or load every kernel that training needs. It runs training steps, so discard the state afterwards."""
+        """Compile or load every kernel that training needs. Afterwards the state is as it was."""
         ...

@@ -6,7 +6,7 @@ import torch
 
 from raymine.contracts import Renderer, StepReport
 from raymine.kernels.dispatch import triton_problem
-from raymine.step import TrainData, TrainState, train_step
+from raymine.step import TrainData, TrainState, train_step, twin_of
 from raymine.step.batch import DrawBatch
 
 _IMAGE_SHARE = 0.25
@@ -31,8 +31,10 @@ class PlainEngine:
         return renderer_for(self._state)
 
     def warm_up(self) -> None:
+        """See `Engine`. It trains another state: parts of a user's own may hold more than what is saved of them."""
+        twin = twin_of(self._state, self._data)
         for _ in range(2):
-            self.advance(1)
+            train_step(twin, self._data, self._draw)
 
 
 def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:

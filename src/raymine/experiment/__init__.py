@@ -20,6 +20,6 @@ from .progress import train_with_progress as train_with_progress
 from .request import RunResult as RunResult
 from .request import TrainRequest as TrainRequest
 from .runner import train as train
-from .runner import warm_up as warm_up
 from .scores import choose_frames as choose_frames
 from .scores import score_frames as score_frames
+from .stopwatch import Stopwatch as Stopwatch

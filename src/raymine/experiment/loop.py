@@ -6,12 +6,15 @@ written before the checkpoint of step s, and a run that resumes from it writes t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from raymine import checkpoint
@@ -28,7 +31,9 @@ from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
 from .request import RunResult
 from .restore import name_some, restore_loop
+from .saver import Saver
 from .signals import StopSignals
+from .stopwatch import Stopwatch
 
 ROLLBACK_LIMIT = 3
 
@@ -59,7 +64,9 @@ class LoopSetup:
     advance: `advance(n)` takes at least 1 and at most n training steps of `state`. renderer: makes a renderer of the
     current model. fresh: makes a new state as at step 0, for a rollback without a checkpoint. meta: stored in every
     checkpoint (recipe, digests). evaluate: the quick evaluation; None for none. synchronise: waits for the device. now:
-    the clock in seconds. on_checkpoint: called after each save, to update the manifest.
+    the clock in seconds. on_checkpoint: called after each save with its step and the loop as it was at that step, to
+    update the manifest. device: where the state is, which decides how checkpoints are saved. watch: counts the seconds
+    of evaluations and checkpoints.
     """
 
     run: RunDir
@@ -75,7 +82,9 @@ class LoopSetup:
     evaluate: Callable[[], QuickScore] | None = None
     synchronise: Callable[[], None] = _no_op
     now: Callable[[], float] = time.perf_counter
-    on_checkpoint: Callable[[LoopState], None] = lambda _: None
+    on_checkpoint: Callable[[int, LoopState], None] = lambda *_: None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    watch: Stopwatch = field(default_factory=Stopwatch)
 
 
 @dataclass
@@ -93,24 +102,27 @@ class Loop:
         self._driver = Driver(
             setup.state, setup.advance, setup.limits, self.loop, setup.synchronise, setup.now, self._announce_horizon
         )
+        self._saver = Saver(setup.run.checkpoints, setup.schedule.keep, setup.device)
 
     def run(self) -> RunResult:
         """Train. `TrainingError` if training stays non-finite after rollbacks, `ResourceError` if the disk is full."""
         steps = checkpoint.list_steps(self.setup.run.checkpoints)
         # If the step that we start from has a checkpoint, it needs no second one.
         self._saved_step = self.setup.state.step if self.setup.state.step in steps else None
-        with StopSignals() as signals:
+        with StopSignals() as signals, contextlib.closing(self._saver):
             self._driver.start()
             if self.loop.evaluation_pending:
                 # The checkpoint of this step exists already; it may only need to be marked as the best.
                 self._evaluate()
-                self._mark_best()
+                self._mark_best(self.setup.state.step, self.loop)
             while not self._driver.finished and signals.received is None:
                 self._one_burst(signals)
             if signals.received is not None:
                 self._event("signal", f"{signals.name} received; stopping after step {self.setup.state.step}")
                 self._require_sound()
             self._save()
+            with self.setup.watch.stage("checkpoints"):
+                self._saver.settle()
         status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
         result = self._result(status == "finished", exit_code)
@@ -120,7 +132,11 @@ class Loop:
     def _one_burst(self, signals: StopSignals) -> None:
         state, loop, schedule, driver = self.setup.state, self.loop, self.setup.schedule, self._driver
         self._keep_snapshot()
-        burst = driver.burst(self._steps_to_next_period())
+        with self.setup.watch.stage("training"):
+            burst = driver.burst(self._steps_to_next_period())
+        self.setup.watch.note_step()
+        with self.setup.watch.stage("checkpoints"):
+            self._saver.poll()
         self._count(burst)
         self._show()
         driver.update_horizon(burst.before)
@@ -132,7 +148,8 @@ class Loop:
         )
         checkpoint_due = schedule.checkpoint.due(state.step, burst.before, loop.elapsed) and loop.streak == 0
         if evaluate or checkpoint_due or finished:
-            driver.wait()
+            with self.setup.watch.stage("training"):
+                driver.wait()
             if driver.finished and not finished:
                 # The wait took the clock past the limit.
                 finished = evaluate = True
@@ -238,6 +255,7 @@ class Loop:
             if prescribed in self._snapshots:
                 return prescribed, *self._snapshots[prescribed]
         else:
+            self._saver.settle()
             for step in reversed(checkpoint.list_steps(self.setup.run.checkpoints)):
                 found = self._load_sound(step)
                 if found is not None:
@@ -295,7 +313,8 @@ class Loop:
         if setup.evaluate is None:
             return
         started = setup.now()
-        found = setup.evaluate()
+        with setup.watch.stage("evaluation"):
+            found = setup.evaluate()
         # NaN (every pixel is masked) is not a score: as the first best score, no other could exceed it.
         look = None if math.isnan(found.psnr) else (step, found.psnr)
         best = False
@@ -311,32 +330,44 @@ class Loop:
     def _save(self) -> None:
         """Save a checkpoint of the current step, if there is none yet.
 
-        If the run folder was removed or moved, the model is saved in a new one, and the run ends with a `RunError`.
+        On CUDA it may still be on its way to the disk when this returns (see `saver`). If the run folder was removed or
+        moved, the model is saved in a new one, and the run ends with a `RunError`.
         """
-        state, loop, run, folder = self.setup.state, self.loop, self.setup.run, self.setup.run.checkpoints
+        with self.setup.watch.stage("checkpoints"):
+            self._save_now()
+
+    def _save_now(self) -> None:
+        state, run, folder, step = self.setup.state, self.setup.run, self.setup.run.checkpoints, self.setup.state.step
+        self._saver.settle()
         lost = run.is_lost()
-        if self._saved_step == state.step and checkpoint.path_of(folder, state.step).exists() and not lost:
+        if self._saved_step == step and checkpoint.path_of(folder, step).exists() and not lost:
             return
         if lost:
             run.recreate()
         self.setup.journal.sync()
-        meta = {**self.setup.meta, "loop": loop.to_json()}
-        checkpoint.save(folder, state.step, state.tensors(), state.scalars(), meta, keep=self.setup.schedule.keep)
-        self._mark_best()
-        self._saved_step = state.step
-        self.setup.on_checkpoint(loop)
+        stored = self.loop.to_json()
+        meta = {**self.setup.meta, "loop": stored}
+        then = partial(self._saved, step, LoopState.from_json(stored))
+        self._saved_step = step
+        self._saver.save(step, state.tensors(), state.scalars(), meta, then)
         if lost:
+            self._saver.settle()
             raise RunError(
                 f"The run folder {run.path}, or a part of it, was removed or moved while it trained. The model of step "
-                f"{state.step} is saved there again; earlier checkpoints and logs are gone.",
+                f"{step} is saved there again; earlier checkpoints and logs are gone.",
                 hint=f"Continue with {option('resume', True)}, or evaluate it as it is.",
             )
-        self._event("checkpoint", f"step {state.step} saved")
 
-    def _mark_best(self) -> None:
-        """Mark the checkpoint of the current step as the best, if it is."""
-        best = self.loop.best_marker()
-        if best is not None and best.step == self.setup.state.step:
+    def _saved(self, step: int, loop: LoopState) -> None:
+        """What follows a save. loop: its state at `step`, since training may have gone on."""
+        self._mark_best(step, loop)
+        self.setup.on_checkpoint(step, loop)
+        self._observers.on_event(Event("checkpoint", f"step {step} saved", step))
+
+    def _mark_best(self, step: int, loop: LoopState) -> None:
+        """Mark the checkpoint of `step` as the best, if it is."""
+        best = loop.best_marker()
+        if best is not None and best.step == step:
             checkpoint.mark_best(self.setup.run.checkpoints, best)
 
     def _event(self, kind: str, message: str, *, level: str = "info", data: dict[str, JSON] | None = None) -> None:
@@ -351,6 +382,7 @@ class Loop:
             exit_code=exit_code,
             step=step,
             elapsed=loop.elapsed,
+            wall=self.setup.watch.wall,
             loss=loop.last_loss,
             train_psnr=scores.train_psnr,
             test_psnr=scores.test_psnr,

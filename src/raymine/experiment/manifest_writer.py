@@ -10,14 +10,16 @@ from raymine.rundir import Attempt, Environment, Manifest, RunDir
 from raymine.rundir.manifest import Status, utc_now
 
 from .loopstate import LoopState
+from .stopwatch import Stopwatch
 
 
 class ManifestWriter:
     """Keeps `manifest.json` up to date: which process trains the run, its progress, and how it ended."""
 
-    def __init__(self, run: RunDir, command: tuple[str, ...]) -> None:
+    def __init__(self, run: RunDir, command: tuple[str, ...], watch: Stopwatch) -> None:
         self._run = run
         self._command = command
+        self._watch = watch
         self._manifest = run.read_manifest()
 
     def begin(self, step: int, loop: LoopState, environment: Environment) -> None:
@@ -61,7 +63,13 @@ class ManifestWriter:
 
     def _ended(self, manifest: Manifest) -> Manifest:
         moment = utc_now()
-        closed = tuple(replace(attempt, ended=moment) for attempt in manifest.attempts[-1:])
+        watch = self._watch
+        stages = {name: round(seconds, 3) for name, seconds in watch.stages().items()}
+        first = None if watch.first_step is None else round(watch.first_step, 3)
+        closed = tuple(
+            replace(attempt, ended=moment, wall=round(watch.wall, 3), first_step=first, stages=stages)
+            for attempt in manifest.attempts[-1:]
+        )
         return replace(manifest, ended=moment, attempts=manifest.attempts[:-1] + closed)
 
     def _write(self, manifest: Manifest) -> None:

@@ -145,10 +145,11 @@ def open_data(
     device: torch.device,
     progress: LoadProgress | None,
     what: str = "images",
+    rig: CameraRig | None = None,
 ) -> LoadedData:
     """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first.
 
-    what: the images in words, for `progress`.
+    what: the images in words, for `progress`. rig: the cameras of these frames, if they have been made already.
     """
 
     def report(done: int, total: int) -> None:
@@ -156,7 +157,7 @@ def open_data(
             progress(what, done, total)
 
     bank = open_bank(scene, frames, progress=report)
-    rig = CameraRig(scene, frames, device)
+    rig = rig or CameraRig(scene, frames, device)
     return LoadedData(TrainData(rig, bank, scene.bounds, scene.background), bank)
 
 

@@ -18,6 +18,7 @@ from .observers import EvalInfo, Event, Observer, Observers, SilentObserver, Sta
 from .prepare import KERNELS
 from .request import RunResult, TrainRequest
 from .runner import train
+from .stopwatch import Stopwatch
 
 Mode = Literal["auto", "live", "plain", "quiet"]
 # Seconds of training between two plain lines.
@@ -90,7 +91,10 @@ class ProgressObserver(SilentObserver):
     def on_end(self, result: RunResult) -> None:
         self._bar.close()
         if self._mode != "quiet":
-            told = [f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s of training"]
+            told = [
+                f"{result.status.capitalize()} at step {result.step} after {result.elapsed:.1f} s of training "
+                f"({result.wall:.1f} s in all)"
+            ]
             if result.test_psnr is not None:
                 told.append(f"PSNR {result.test_psnr:.2f} dB on test views")
             if result.held_out_psnr is not None:
@@ -152,14 +156,17 @@ def _clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def train_with_progress(request: TrainRequest, observer: Observer, console: Console | None = None) -> RunResult:
-    """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar."""
-    bar = ProgressObserver(console=console)
+def train_with_progress(
+    request: TrainRequest, observer: Observer, console: Console | None = None, watch: Stopwatch | None = None
+) -> RunResult:
+    """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar. watch: as there."""
+    bar, watch = ProgressObserver(console=console), watch or Stopwatch()
     try:
         with on_first_compile(bar.compiling, request.device):
             if str(request.scene) == "builtin":
                 # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
-                builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
-            return train(request, observer=Observers([observer, bar]), progress=bar.loading)
+                with watch.stage("scene"):
+                    builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
+            return train(request, observer=Observers([observer, bar]), progress=bar.loading, watch=watch)
     finally:
         bar.close()

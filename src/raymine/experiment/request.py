@@ -86,7 +86,10 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `exit_code` is 0, or 128 + the signal that stopped it; `elapsed` counts training seconds only.
+    """How a run ended. `exit_code` is 0, or 128 + the signal that stopped it.
+
+    `elapsed` counts training seconds only, those of earlier processes included. `wall` counts all seconds of this
+    process (from the command line) or of this call (from Python): loading, compiling, training, evaluating, saving.
 
     `loss` and `train_psnr` (dB) are the last recorded training values. `test_psnr` and `held_out_psnr` (dB) are quick
     evaluations of the final model, on test views or on views held out from training; None if there was none at `step`.
@@ -104,3 +107,4 @@ class RunResult:
     held_out_psnr: float | None = None
     best_step: int | None = None
     best_held_out_psnr: float | None = None
+    wall: float = 0.0

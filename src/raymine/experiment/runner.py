@@ -12,14 +12,16 @@ import torch
 from raymine import checkpoint, recipes
 from raymine.config import RunConfig, allowing, differences, identity, model_digest
 from raymine.contracts import Scene
-from raymine.engines import Engine, engine_for
+from raymine.engines import Engine, compile_ahead, engine_for
 from raymine.errors import ConfigError, RunError, option
 from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
 from raymine.kernels.threads import using_threads
+from raymine.pixels import PixelSampler
+from raymine.rays import CameraRig
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
-from raymine.step import TrainConfig, TrainData, TrainState, create_state
+from raymine.step import TrainData, TrainState, create_state
 
 from .drive import Limits
 from .journal import Journal
@@ -31,13 +33,13 @@ from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
+from .stopwatch import Stopwatch
 
-WarmUp = Callable[[TrainConfig, TrainData, torch.device], None]
+WarmUp = Callable[[Engine], None]
 
 
-def warm_up(config: TrainConfig, data: TrainData, device: torch.device) -> None:
-    """Compile and load the kernels of a step by training a throw-away state, outside the training clock."""
-    engine_for(create_state(config, data, seed=0, device=device), data).warm_up()
+def _warm_up(engine: Engine) -> None:
+    engine.warm_up()
 
 
 def train(
@@ -45,15 +47,17 @@ def train(
     *,
     observer: Observer | None = None,
     progress: LoadProgress | None = None,
-    warmup: WarmUp = warm_up,
+    warmup: WarmUp = _warm_up,
+    watch: Stopwatch | None = None,
 ) -> RunResult:
     """Carry out a training request; raises `RaymineError` if that is not possible.
 
     Inputs are checked before anything is created, so a refused request leaves no files. progress: called while images
     and kernels are loaded. observer: called during training. SIGINT and SIGTERM stop the run after a checkpoint: the
-    result then has the status "stopped" and an `exit_code` of 128 + the signal.
+    result then has the status "stopped" and an `exit_code` of 128 + the signal. watch: counts the wall clock; one that
+    starts now if None.
     """
-    observer = observer or SilentObserver()
+    observer, watch = observer or SilentObserver(), watch or Stopwatch()
     if request.resume and request.out is None:
         raise ConfigError(
             f"{option('resume')} needs {option('out')}, the folder of the run to continue.",
@@ -67,17 +71,19 @@ def train(
             recipes.find(request.recipe)
             with allowing(request.packages):
                 stored = run.read_config()
-            prepared = prepare(request, stored)
+            with watch.stage("scene"):
+                prepared = prepare(request, stored)
             _require_same_run(run, prepared, stored)
             told = stack.enter_context(_threads(request, prepared, run.read_manifest().environment.threads))
-            work = _make_ready(prepared, progress, warmup, stack)
+            work = _make_ready(prepared, progress, warmup, watch, stack)
             _require_same_images(run, work)
         else:
-            prepared = prepare(request)
+            with watch.stage("scene"):
+                prepared = prepare(request)
             told = stack.enter_context(_threads(request, prepared, None))
-            work = _make_ready(prepared, progress, warmup, stack)
+            work = _make_ready(prepared, progress, warmup, watch, stack)
             run = stack.enter_context(_create(request, work))
-        return _train_in(run, work, request, observer, told)
+        return _train_in(run, work, request, observer, told, watch)
 
 
 @contextlib.contextmanager
@@ -119,22 +125,37 @@ class _Work:
 
 
 def _make_ready(
-    prepared: Prepared, progress: LoadProgress | None, warmup: WarmUp, stack: contextlib.ExitStack
+    prepared: Prepared,
+    progress: LoadProgress | None,
+    warmup: WarmUp,
+    watch: Stopwatch,
+    stack: contextlib.ExitStack,
 ) -> _Work:
+    """Load images and kernels, at the same time, and build the model."""
     config, scene, device = prepared.config, prepared.scene, prepared.device
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
-        trained, held_out = split_training(scene, config.hold_out)
-        loaded = stack.enter_context(open_data(scene, trained, device, progress, "images to train on"))
-        state = create_state(config.train, loaded.train, seed=config.seed, device=device)
-        frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
-        views = None
-        if frames:
-            views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
+        with watch.stage("images"):
+            trained, held_out = split_training(scene, config.hold_out)
+            rig = CameraRig(scene, trained, device)
+            masked = any(scene.frames[i].mask is not None for i in trained)
+            wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
+            loaded = stack.enter_context(open_data(scene, trained, device, progress, "images to train on", rig))
+            frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
+            views = None
+            if frames:
+                views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
+        with watch.stage("pixel maps"):
+            pixels = PixelSampler(config.train.pixels, loaded.bank)
         if progress is not None:
             progress(KERNELS, 0, 1)
-        warmup(config.train, loaded.train, device)
-        engine = engine_for(state, loaded.train)
+        with watch.stage("kernels"):
+            wait_for_kernels()
+        with watch.stage("model"):
+            state = create_state(config.train, loaded.train, seed=config.seed, device=device, pixels=pixels)
+            engine = engine_for(state, loaded.train)
+        with watch.stage("kernels"):
+            warmup(engine)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate)
 
@@ -224,12 +245,17 @@ def _restore(run: RunDir, state: TrainState, recipe: str) -> _Restored:
 
 
 def _train_in(
-    run: RunDir, work: _Work, request: TrainRequest, observer: Observer, warnings: tuple[str, ...]
+    run: RunDir,
+    work: _Work,
+    request: TrainRequest,
+    observer: Observer,
+    warnings: tuple[str, ...],
+    watch: Stopwatch,
 ) -> RunResult:
     """Train in a locked folder. Its manifest is correct afterwards, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
-    manifest_writer = ManifestWriter(run, request.command)
+    manifest_writer = ManifestWriter(run, request.command, watch)
     journal: Journal | None = None
     try:
         restored = _restore(run, state, config.recipe)
@@ -249,7 +275,9 @@ def _train_in(
             observer=observer,
             evaluate=work.evaluate,
             synchronise=torch.cuda.synchronize if device.type == "cuda" else _nothing,
-            on_checkpoint=lambda loop: manifest_writer.update(state.step, loop),
+            on_checkpoint=manifest_writer.update,
+            device=device,
+            watch=watch,
         )
         observers = Observers([journal, observer])
         observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))

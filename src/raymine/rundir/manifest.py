@@ -36,7 +36,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One process that trained the run: command line, first step, times (ISO 8601, UTC), environment."""
+    """One process that trained the run: command line, first step, times (ISO 8601, UTC), environment.
+
+    wall, first_step: wall-clock seconds from the start of the command to its last checkpoint, and to the end of its
+    first steps. stages: the seconds of each stage; their sum is `wall`.
+    """
 
     command: tuple[str, ...]
     pid: int
@@ -44,6 +48,9 @@ class Attempt:
     started: str
     environment: Environment
     ended: str | None = None
+    wall: float | None = None
+    first_step: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,13 @@ class TrainState:
         return VolumeRenderer(self.shown, self.sampler, stop=self.config.mining.stop)
 
 
-def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: torch.device) -> TrainState:
-    """A new state, with initial parameters that are a function of the seed. This allocates the model."""
+def create_state(
+    config: TrainConfig, data: TrainData, *, seed: int, device: torch.device, pixels: PixelSampler | None = None
+) -> TrainState:
+    """A new state, with initial parameters that are a function of the seed. This allocates the model.
+
+    pixels: the pixel sampler, if it has been made already. A new one of `data` if None.
+    """
     field = config.field.build(data.bounds, seed, device)
     if not isinstance(field, nn.Module):
         raise ConfigError(
@@ -136,4 +141,13 @@ def create_state(config: TrainConfig, data: TrainData, *, seed: int, device: tor
     hard = config.mining.policy == "hard"
     # A run that is opened to be rendered has no images.
     miner = Miner(config.mining.hard, images=max(1, len(data.rig)), device=device) if hard else None
-    return TrainState(config, field, sampler, PixelSampler(config.pixels, data.images), miner, seed, device)
+    if pixels is None:
+        pixels = PixelSampler(config.pixels, data.images)
+    return TrainState(config, field, sampler, pixels, miner, seed, device)
+
+
+def twin_of(state: TrainState, data: TrainData) -> TrainState:
+    """A new, untrained state of the same config, to be trained and thrown away. `state` does not change with it."""
+    # A sampler that does not learn never changes, and its edge maps take time to compute.
+    pixels = None if state.pixels.learns else state.pixels
+    return create_state(state.config, data, seed=0, device=state.device, pixels=pixels)

@@ -13,7 +13,7 @@ import torch
 
 from raymine import recipes
 from raymine.config import Every, Schedule
-from raymine.engines import choice
+from raymine.engines import ahead, choice
 from raymine.engines.fused import engine
 from raymine.engines.fused import graph as graph_module
 from raymine.engines.fused import grid as grid_module
@@ -85,6 +85,66 @@ def test_training_launches_only_kernels_that_warm_up_compiled(unbounded: bool, m
         training.advance(4)
     assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
     assert launches <= ready
+
+
+def changed_by(trainer: trainer_module.FusedTrainer, work: Callable[[], None]) -> list[str]:
+    """Names of the saved tensors and numbers that `work` changes."""
+    state = trainer.state
+    tensors, scalars = {name: value.clone() for name, value in state.tensors().items()}, state.scalars()
+    work()
+    after, numbers = state.tensors(), state.scalars()
+    changed = [name for name, value in tensors.items() if not torch.equal(value, after[name])]
+    return changed + [name for name, value in scalars.items() if numbers[name] != value]
+
+
+def test_rehearsal_restores_the_state_and_what_the_device_holds_of_it() -> None:
+    trainer = trainer_for()
+    rays, copies = trainer.n_rays.item(), trainer.model.table.clone()
+
+    def rehearse() -> None:
+        with trainer.rehearsal():
+            trainer.state.field.table.data.zero_()
+            trainer.state.step, trainer.state.rays, trainer.sampler.swept = 7, 3, True
+            trainer.reload()
+            assert trainer.n_rays.item() == 3
+
+    assert changed_by(trainer, rehearse) == []
+    assert trainer.n_rays.item() == rays
+    assert trainer.step.item() == 0
+    assert torch.equal(trainer.model.table, copies)
+
+
+@requires_gpu
+def test_warm_up_leaves_the_state_as_it_was() -> None:
+    trainer = trainer_for()
+    assert changed_by(trainer, engine.FusedEngine(trainer.state, trainer.data).warm_up) == []
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_kernels_compiled_ahead_are_those_that_training_launches(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: set[tuple[object, ...]] = set()
+    for module in (trainer_module, graph_module, grid_module, stages_module, rays_module):
+        for name, value in vars(module).items():
+            if isinstance(value, KernelInterface | InterpretedFunction):
+                monkeypatch.setattr(module, name, Noted(name, launches))
+    monkeypatch.setattr(ahead, "problem_with", lambda *_, **__: "")
+    trainer = trainer_for()
+    ahead.compile_ahead(CONFIG, trainer.data.rig, trainer.data.bounds, masked, DEVICE)()
+    ready = launches.copy()
+    launches.clear()
+    if masked:
+        assert ("MASKED", True) in {pair for launch in ready if launch[0] == "draw" for pair in launch[1:]}
+        return
+    for _ in range(4):
+        trainer.advance(4)
+    assert {"draw", "march", "infer", "train", "visit"} <= {name for name, *_ in launches}
+    assert launches <= ready
+
+
+def test_model_that_cannot_be_fused_is_not_compiled_ahead() -> None:
+    trainer = trainer_for()
+    plain = replace(CONFIG, engine="plain")
+    assert ahead.compile_ahead(plain, trainer.data.rig, trainer.data.bounds, False, DEVICE)() is None
 
 
 class Measured:

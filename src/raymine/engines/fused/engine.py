@@ -34,8 +34,11 @@ class FusedEngine:
             self._renderer.refresh()
         return self._renderer
 
-    def warm_up(self) -> None:
-        """See `Engine`. Kernels are first compiled in parallel; then a few steps load them."""
+    def compile_kernels(self) -> None:
+        """Compile every kernel of a step in parallel, or load it from the cache on disk, without launching it.
+
+        The state must be discarded, or restored as `warm_up` does.
+        """
         trainer, sampler = self.trainer, self.trainer.sampler
         with compiling():
             trainer.run_stages()
@@ -43,12 +46,18 @@ class FusedEngine:
             for everything in (True, False):
                 trainer.grid.update(trainer.model, everything)
         sampler.swept = False
-        trainer.reload()
-        trainer.advance(2)
-        sampler.swept = True
-        for everything in (True, False):
-            trainer.grid.update(trainer.model, everything)
-        trainer.advance(1)
+
+    def warm_up(self) -> None:
+        """See `Engine`. Kernels are first compiled in parallel; then a few steps load them and capture the graph."""
+        trainer, sampler = self.trainer, self.trainer.sampler
+        with trainer.rehearsal():
+            self.compile_kernels()
+            trainer.reload()
+            trainer.advance(2)
+            sampler.swept = True
+            for everything in (True, False):
+                trainer.grid.update(trainer.model, everything)
+            trainer.advance(1)
 
 
 def fused_renderer(state: TrainState) -> FusedRenderer:

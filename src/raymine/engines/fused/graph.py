@@ -8,10 +8,11 @@ Buffers have a fixed size: rays that find no room are counted, and the buffers g
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -107,6 +108,15 @@ class GraphTrainer(ABC):
         self.grid.refresh()
         self._known = self._counters()
 
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Context for steps that do not count: at its end the state is restored. Captured graphs are kept."""
+        state = self.state
+        kept = {name: value.detach().clone() for name, value in state.tensors().items()}, state.scalars()
+        yield
+        state.restore(*kept)
+        self.reload()
+
     def _counters(self) -> tuple[int, ...]:
         """What tells that the state was changed by another hand."""
         state = self.state
@@ -178,7 +188,8 @@ class GraphTrainer(ABC):
         graph = self._graphs.get(name)
         if graph is None and name in self._ran:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Another thread may be copying a checkpoint to the host, which must not end the capture.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 work()
             self._graphs[name] = graph
         if graph is None:
