@@ -147,8 +147,8 @@ def _place(
         )
     ]
     kept = compact(torch.cat(keep).bool(), steps.count)
-    columns = (part[kept.index] for part in (steps.t_start, steps.t_end, steps.ray_id))
-    return Samples(*columns, kept.first, kept.count)
+    start, end, ray = (part[kept.index] for part in (steps.t_start, steps.t_end, steps.ray_id))
+    return Samples(start, end, ray, kept.first, kept.count)
 
 
 def _everywhere(rays_o: Tensor) -> Grids:
