@@ -43,7 +43,8 @@ RENDERING = (
 )
 OLDER = {
     "": "ContractionType Grid OccupancyGrid __version__ contract contract_inv loss_distortion pack_data pack_info "
-    f"query_grid ray_aabb_intersect ray_marching ray_resampling unpack_data unpack_info unpack_to_ray_indices {RENDERING}",
+    "query_grid ray_aabb_intersect ray_marching ray_resampling unpack_data unpack_info unpack_to_ray_indices "
+    f"{RENDERING}",
     "cdf": "ray_resampling",
     "contraction": "ContractionType contract contract_inv",
     "cuda": "ContractionTypeGetter",

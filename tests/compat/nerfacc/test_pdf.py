@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from raymine.compat.nerfacc import pdf
 from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
+from raymine.compat.nerfacc.estimators import prop_net
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator, get_proposal_requires_grad_fn
 from raymine.compat.nerfacc.losses import distortion
