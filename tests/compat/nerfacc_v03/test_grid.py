@@ -127,6 +127,17 @@ def test_query_occ_tells_whether_in_0_3_and_how_much_in_0_2() -> None:
         assert grid.query_occ(points).tolist() == expected
 
 
+def test_occupancies_may_be_flat_or_truth_values() -> None:
+    for answer in (lambda x: ball(x)[:, 0], lambda x: ball(x) > 0.5):
+        torch.manual_seed(0)
+        grid, expected = OccupancyGrid(UNIT, 8), OccupancyGrid(UNIT, 8)
+        grid.every_n_step(0, answer)
+        torch.manual_seed(0)
+        expected.every_n_step(0, ball)
+        assert torch.equal(grid.occs, expected.occs)
+        assert bool(grid.occs.any())
+
+
 def test_evaluation_mode_refuses_updates() -> None:
     grid = OccupancyGrid(UNIT, 4).eval()
     with pytest.raises(RuntimeError, match="evaluation mode"):
@@ -150,7 +161,10 @@ def test_a_grid_without_its_attributes_says_which() -> None:
         (lambda: OccupancyGrid(UNIT, 0), r"`resolution` must be one or three numbers of 1 or more"),
         (lambda: OccupancyGrid(UNIT, 4, "aabb"), "`contraction_type` must be a member of `ContractionType`"),
         (lambda: OccupancyGrid(UNIT, 4).every_n_step(0, ball, n=0), "`n` must be 1 or more"),
-        (lambda: OccupancyGrid(UNIT, 4).every_n_step(0, lambda x: x), "one value for each of 64 points"),
+        (
+            lambda: OccupancyGrid(UNIT, 4).every_n_step(0, lambda x: x),
+            r"`occ_eval_fn` must return a tensor of shape \[64, 1\], got \[64, 3\]",
+        ),
         (lambda: OccupancyGrid(UNIT, 4).query_occ(torch.rand(3)), r"`samples` must have shape \[3, 3\], got \[3\]"),
     ],
 )

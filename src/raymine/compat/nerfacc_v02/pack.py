@@ -8,6 +8,7 @@ from torch import Tensor
 from raymine.compat.nerfacc_v03 import pack
 from raymine.compat.nerfacc_v03._arguments import packed
 from raymine.compat.nerfacc_v03.pack import unpack_data as unpack_data
+from raymine.errors import ConfigError
 
 
 def pack_data(data: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,4 +23,7 @@ def unpack_info(packed_info: Tensor) -> Tensor:
 
     Waits for the device, to know the number of samples.
     """
-    return pack.unpack_info(packed_info, int(packed(packed_info).count.sum()))
+    count = packed(packed_info).count
+    if count.is_meta:
+        raise ConfigError("`packed_info` is on meta and has no values, which are needed here.")
+    return pack.unpack_info(packed_info, int(count.sum()))

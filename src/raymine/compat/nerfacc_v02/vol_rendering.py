@@ -60,7 +60,8 @@ def accumulate_along_rays(
     weights, ray_indices: (n_samples,), rays in any order. values: (n_samples, D). n_rays: without it, the largest index
     plus one, which waits for the device. Differentiable in weights and values.
     """
-    floating("weights", weights, weights.shape[:1], weights)
+    n = weights.shape[0] if isinstance(weights, Tensor) and weights.ndim else 0
+    floating("weights", weights, (n,), weights)
     return _accumulate(weights, ray_indices, values, n_rays)
 
 

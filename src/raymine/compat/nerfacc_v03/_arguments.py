@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.pack import _pack_of
@@ -46,6 +47,14 @@ def indices(ray_indices: Tensor, samples: int, like: Tensor) -> Tensor:
     return checks.integers("ray_indices", ray_indices, like.device, samples)
 
 
+def check_range(ray_indices: Tensor, n_rays: int) -> None:
+    """ray_indices are in 0 .. n_rays - 1, where values are checked."""
+    if checks.readable(ray_indices) and len(ray_indices):
+        low, high = (int(part) for part in torch.aminmax(ray_indices))
+        if low < 0 or high >= n_rays:
+            raise ConfigError(f"`ray_indices` must be in 0 .. {n_rays - 1}, got {low} .. {high}. Check `n_rays`.")
+
+
 def packed(packed_info: Tensor, like: Tensor | None = None) -> Pack:
     """The pack that packed_info [R, 2] describes: first sample and number of samples of each ray."""
     if not isinstance(packed_info, Tensor) or packed_info.ndim != 2 or packed_info.shape[1] != 2:
@@ -71,11 +80,14 @@ def pack_for(
     return pack
 
 
-def returned(name: str, value: Tensor, shape: Sequence[int]) -> Tensor:
-    """What a callback has returned, which must have that shape."""
-    if not isinstance(value, Tensor) or tuple(value.shape) != tuple(shape):
-        got = list(value.shape) if isinstance(value, Tensor) else _kind(value)
-        raise ConfigError(f"`{name}` must return a tensor of shape {list(shape)}, got {got}.")
+def returned(name: str, value: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
+    """What a callback has returned, which must be floating point of that shape, on the device of `like`."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise ConfigError(f"`{name}` must return floating-point tensors, got {_kind(value)}.")
+    if tuple(value.shape) != tuple(shape):
+        raise ConfigError(f"`{name}` must return a tensor of shape {list(shape)}, got {list(value.shape)}.")
+    if value.device != like.device:
+        raise ConfigError(f"`{name}` must return tensors on {like.device}, got {value.device}.")
     return value
 
 

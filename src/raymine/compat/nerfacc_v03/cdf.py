@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raymine.compat.nerfacc_v03._arguments import columns, floating, packed, whole
 from raymine.kernels import checks
-from raymine.toolkit.pack import pack_counts
+from raymine.toolkit.pack import Pack, pack_counts
 from raymine.toolkit.scan import running_sum
 
 _LEAST = 1e-5
@@ -28,7 +28,7 @@ def ray_resampling(
     start, end = columns(t_starts=t_starts, t_ends=t_ends)
     floating("weights", weights, start.shape, start)
     n = whole("n_samples", n_samples, 1)
-    pack = type(packed(packed_info, start))(*checks.pack(*packed(packed_info, start), len(start), start.device))
+    pack = Pack(*checks.pack(*packed(packed_info, start), len(start), start.device))
     some = pack.count > 0
     info = torch.stack(pack_counts(some * n), -1).int()
     if not len(start):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raymine.compat.nerfacc_v03._arguments import floating
+from raymine.compat.nerfacc_v03._arguments import floating, returned
 from raymine.compat.nerfacc_v03.contraction import ContractionType, contract, contract_inv
 from raymine.errors import ConfigError
 from raymine.kernels import checks
@@ -186,5 +186,14 @@ class OccupancyGrid(Grid):
             inside = (torch.linalg.vector_norm(unit - 0.5, dim=1) < 0.5).nonzero()[:, 0]
             unit, cells = unit[inside], cells[inside]
         points = contract_inv(unit, self._roi_aabb, self._contraction_type)
-        update_values(self.occs[None], [Visit(cells, points)], occ_eval_fn, ema_decay, skip_nan=True)
+
+        def occupancy(points: Tensor) -> Tensor:
+            found = occ_eval_fn(points)
+            if isinstance(found, Tensor):
+                # nerfacc also took values without the last axis, and truth values.
+                found = found[:, None] if found.ndim == 1 else found
+                found = found.to(points.dtype) if found.dtype is torch.bool else found
+            return returned("occ_eval_fn", found, (len(points), 1), points)
+
+        update_values(self.occs[None], [Visit(cells, points)], occupancy, ema_decay, skip_nan=True)
         self._binary = above_limit(self.occs, occ_thre).view(self._binary.shape)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc_v03._arguments import columns, floating, packed
+from raymine.kernels import checks
 from raymine.toolkit.losses import distortion_loss
+from raymine.toolkit.pack import Pack
 
 
 def distortion(packed_info: Tensor, weights: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
@@ -16,4 +19,6 @@ def distortion(packed_info: Tensor, weights: Tensor, t_starts: Tensor, t_ends: T
     """
     start, end = columns(t_starts=t_starts, t_ends=t_ends)
     floating("weights", weights, start.shape, start)
-    return distortion_loss(weights, start, end, pack=packed(packed_info, start))
+    pack = Pack(*checks.pack(*packed(packed_info, start), len(start), start.device))
+    kind = torch.promote_types(weights.dtype, torch.promote_types(start.dtype, end.dtype))
+    return distortion_loss(weights.to(kind), start.to(kind), end.to(kind), pack=pack)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.pack import pack_info as pack_info_long
-from raymine.compat.nerfacc_v03._arguments import indices, packed, whole
+from raymine.compat.nerfacc_v03._arguments import check_range, indices, packed, whole
 from raymine.errors import ConfigError
 from raymine.kernels import checks
 from raymine.toolkit.pack import pack_counts
@@ -70,11 +70,3 @@ def unpack_data(packed_info: Tensor, data: Tensor, n_samples: int | None = None)
     rank = torch.arange(n_samples, device=data.device)
     rows = (first[:, None] + rank).clamp(0, len(data) - 1)
     return torch.where((rank < count[:, None])[..., None], data[rows], data.new_zeros(()))
-
-
-def check_range(ray_indices: Tensor, n_rays: int) -> None:
-    """ray_indices are in 0 .. n_rays - 1, where values are checked."""
-    if checks.readable(ray_indices) and len(ray_indices):
-        low, high = (int(part) for part in torch.aminmax(ray_indices))
-        if low < 0 or high >= n_rays:
-            raise ConfigError(f"`ray_indices` must be in 0 .. {n_rays - 1}, got {low} .. {high}. Check `n_rays`.")

@@ -93,6 +93,8 @@ def _bounds(
     n = rays_o.shape[0] if isinstance(rays_o, Tensor) and rays_o.ndim else 0
     floating("rays_o", rays_o, (n, 3), rays_o)
     floating("rays_d", rays_d, (n, 3), rays_o)
+    if rays_o.dtype not in (torch.float32, torch.float64):
+        raise ConfigError(f"`rays_o` must be float32 or float64, got {rays_o.dtype}. Convert the rays.")
     if t_min is not None and t_max is not None:
         start, end = floating("t_min", t_min, (n,), rays_o), floating("t_max", t_max, (n,), rays_o)
     elif scene_aabb is not None:
@@ -162,6 +164,6 @@ def _flat(name: str, function: FieldFn) -> AlongRays:
     """The callback with flat tensors (n,) in place of (n, 1)."""
 
     def ask(t_start: Tensor, t_end: Tensor, ray: Tensor) -> Tensor:
-        return returned(name, function(t_start[:, None], t_end[:, None], ray), (len(ray), 1))[:, 0]
+        return returned(name, function(t_start[:, None], t_end[:, None], ray), (len(ray), 1), ray)[:, 0]
 
     return ask

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.volrend import accumulate_along_rays as accumulate_flat
-from raymine.compat.nerfacc_v03._arguments import columns, floating, indices, pack_for, returned, whole
-from raymine.compat.nerfacc_v03.pack import check_range
+from raymine.compat.nerfacc_v03._arguments import (
+    check_range,
+    columns,
+    floating,
+    indices,
+    pack_for,
+    returned,
+    whole,
+)
 from raymine.errors import ConfigError
 from raymine.kernels import checks
 from raymine.toolkit import volume
@@ -150,7 +157,7 @@ def _ask(field: RadianceFn, name: str, t_starts: Tensor, t_ends: Tensor, ray_ind
     """Colours (n, 3) and densities or opacities (n,)."""
     rgbs, values = field(t_starts, t_ends, ray_indices)
     n = len(t_starts)
-    return returned(name, rgbs, (n, 3)), returned(name, values, (n, 1))[:, 0]
+    return returned(name, rgbs, (n, 3), t_starts), returned(name, values, (n, 1), t_starts)[:, 0]
 
 
 def _composite(
