@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from raymine.compat.nerfacc import pdf
 from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
+from raymine.compat.nerfacc.estimators import prop_net
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator, get_proposal_requires_grad_fn
 from raymine.compat.nerfacc.losses import distortion
@@ -215,3 +217,48 @@ def test_signatures_equal_those_of_nerfacc(function: object, signature: dict[str
         for name, p in inspect.signature(function).parameters.items()  # type: ignore[arg-type]
     }
     assert list(got.items()) == list(signature.items())
+
+
+def test_samples_from_weights_by_hand() -> None:
+    """A quarter of the mass in 0..1, the rest in 1..2."""
+    bins, weights = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[1.0, 3.0]])
+    edges, samples = pdf._sample_from_weighted(bins, weights, 2, vmin=0.0, vmax=2.0)
+    torch.testing.assert_close(samples, torch.tensor([[1.0, 1 + 2 / 3]]))
+    torch.testing.assert_close(edges, torch.tensor([[1 - 1 / 3, 1 + 1 / 3, 2.0]]))
+    edges, _ = pdf._sample_from_weighted(bins, weights, 2)
+    torch.testing.assert_close(edges[0, -1], torch.tensor(2.0))
+    torch.manual_seed(0)
+    _, drawn = pdf._sample_from_weighted(bins.expand(500, 3), weights.expand(500, 2), 4, stratified=True)
+    assert bool((drawn.diff(dim=-1) > 0).all())
+    assert abs(float((drawn < 1).float().mean()) - 0.25) < 0.02
+    with pytest.raises(ConfigError, match="`bins` must have one edge more than `weights`"):
+        pdf._sample_from_weighted(bins, bins, 2)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_pdf_loss_equals_the_overlap_interval_by_interval(flat: bool) -> None:
+    rng = torch.Generator().manual_seed(0)
+    edges, key = (torch.rand(3, n, generator=rng).sort(-1).values for n in (7, 5))
+    key[:, 0], key[:, -1] = 0.0, 1.0
+    weights, bound = (torch.rand(3, n, generator=rng) for n in (6, 4))
+    cdfs, key_cdfs = (torch.cat((torch.zeros(3, 1), w.cumsum(-1)), -1) for w in (weights, bound))
+    expected = torch.zeros(3, 6)
+    for ray in range(3):
+        for i in range(6):
+            low, high = edges[ray, i], edges[ray, i + 1]
+            outer = sum(float(bound[ray, j]) for j in range(4) if key[ray, j] <= high and key[ray, j + 1] > low)
+            expected[ray, i] = max(0.0, float(weights[ray, i]) - outer) ** 2 / float(weights[ray, i] + 1e-7)
+    torch.testing.assert_close(prop_net._lossfun_outer(edges, weights, key, bound), expected, rtol=1e-4, atol=1e-5)
+    query, keys = RayIntervals(vals=edges), RayIntervals(vals=key)
+    if flat:
+        left, right = torch.ones(3, 7, dtype=torch.bool), torch.ones(3, 7, dtype=torch.bool)
+        left[:, -1], right[:, 0] = False, False
+        info = torch.stack((torch.arange(3) * 7, torch.full((3,), 7)), -1)
+        query = RayIntervals(edges.flatten(), info, is_left=left.flatten(), is_right=right.flatten())
+        keys = RayIntervals(key.flatten(), torch.stack((torch.arange(3) * 5, torch.full((3,), 5)), -1))
+        cdfs, key_cdfs, expected = cdfs.flatten(), key_cdfs.flatten(), expected.flatten()
+    torch.testing.assert_close(prop_net._pdf_loss(query, cdfs, keys, key_cdfs), expected, rtol=1e-4, atol=1e-5)
+    if flat:
+        query.is_left = None
+        with pytest.raises(ConfigError, match="need `is_left` and `is_right`"):
+            prop_net._pdf_loss(query, cdfs, keys, key_cdfs)

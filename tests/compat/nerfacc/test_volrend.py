@@ -25,7 +25,7 @@ SIGNATURES = {
     pack.pack_info: ("ray_indices", "n_rays=None"),
     volrend.rendering: (
         "t_starts", "t_ends", "ray_indices=None", "n_rays=None", "rgb_sigma_fn=None", "rgb_alpha_fn=None",
-        "render_bkgd=None",
+        "render_bkgd=None", "expected_depths=True",
     ),
     volrend.render_transmittance_from_alpha: ("alphas", *FLAT, "prefix_trans=None"),
     volrend.render_transmittance_from_density: (*INTERVALS, *FLAT, "prefix_trans=None"),
@@ -241,3 +241,23 @@ def test_ray_records_have_optional_fields_and_convert_from_cpp() -> None:
     for record in (samples, edges):
         with pytest.raises(NotImplementedError, match="_to_cpp"):
             record._to_cpp()
+
+
+def test_depths_are_sums_where_they_are_not_asked_to_be_expected_values() -> None:
+    start = torch.arange(7.0)
+    alphas = ALPHAS.clone().requires_grad_()
+    how = {"ray_indices": RAYS, "n_rays": 4, "rgb_alpha_fn": lambda *_: (torch.ones(7, 3), alphas)}
+    _, opacities, expected, _ = volrend.rendering(start, start + 1, **how)
+    _, _, sums, _ = volrend.rendering(start, start + 1, **how, expected_depths=False)
+    torch.testing.assert_close(sums, expected * opacities)
+    by_hand = [sum(w * (t + 0.5) for w, t, r in zip(WEIGHTS, range(7), RAYS.tolist(), strict=True) if r == ray)
+               for ray in range(4)]  # fmt: skip
+    torch.testing.assert_close(sums[:, 0], torch.tensor(by_hand))
+    sums.sum().backward()
+    assert alphas.grad is not None
+
+
+def test_every_run_of_indices_is_a_ray() -> None:
+    found = scan.exclusive_sum(torch.ones(6), indices=torch.tensor([4, 4, 1, 1, 1, 4]))
+    assert found.tolist() == [0, 1, 0, 1, 2, 0]
+    assert scan.inclusive_sum(torch.ones(0), indices=torch.zeros(0, dtype=torch.int64)).shape == (0,)

@@ -28,7 +28,8 @@ def pack_info(ray_indices: Tensor, n_rays: int | None = None) -> Tensor:
 def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int | None = None) -> Pack | None:
     """The pack that `packed_info` or `ray_indices` describes; None for batched samples, where both are None.
 
-    Without `n_rays`, each run of equal indices is a ray, in any order; counting the runs waits for the device.
+    Without `n_rays`, each run of equal indices is a ray, in any order. The pack then has as many rays as samples, with
+    the empty ones last: to count the runs would wait for the device.
     """
     if packed_info is not None:
         if ray_indices is not None:
@@ -40,4 +41,10 @@ def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int
         return None
     if n_rays is not None:
         return pack_ids(ray_indices, n_rays)
-    return pack_counts(torch.unique_consecutive(ray_indices, return_counts=True)[1])
+    if ray_indices.ndim != 1 or ray_indices.is_floating_point() or ray_indices.is_complex():
+        raise ConfigError(
+            f"`ray_indices` must be integers of shape [B], got {ray_indices.dtype} of shape {list(ray_indices.shape)}."
+        )
+    run = torch.zeros_like(ray_indices, dtype=torch.int64)
+    run[1:] = (ray_indices[1:] != ray_indices[:-1]).cumsum(0)
+    return pack_counts(torch.zeros_like(run).index_add_(0, run, torch.ones_like(run)))

@@ -78,6 +78,35 @@ def importance_sampling(
     )
 
 
+@torch.no_grad()
+def _sample_from_weighted(
+    bins: Tensor,
+    weights: Tensor,
+    num_samples: int,
+    stratified: bool = False,
+    vmin: float | Tensor = -torch.inf,
+    vmax: float | Tensor = torch.inf,
+) -> tuple[Tensor, Tensor]:
+    """Resample bins (..., n + 1) by weights (..., n): edges (..., num_samples + 1) and samples (..., num_samples).
+
+    The outermost edges are clamped to vmin .. vmax, numbers or tensors (...). Not differentiable.
+    """
+    if weights.ndim < 1 or bins.shape != (*weights.shape[:-1], weights.shape[-1] + 1):
+        raise ConfigError(
+            f"`bins` must have one edge more than `weights`, got {list(bins.shape)} and {list(weights.shape)}."
+        )
+    if num_samples < 1:
+        raise ConfigError(f"`num_samples` must be at least 1, got {num_samples}.")
+    inner = weights.cumsum(-1) / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    cdfs = torch.cat((torch.zeros_like(bins[..., :1]), inner[..., :-1], torch.ones_like(bins[..., :1])), -1)
+    offset = torch.rand_like(bins[..., :1]) if stratified else 0.5
+    steps = torch.arange(num_samples, device=bins.device, dtype=bins.dtype)
+    samples = importance.inverse_cdf(bins, cdfs, ((steps + offset) / num_samples).expand(*bins.shape[:-1], -1))
+    low, high = (torch.as_tensor(v, dtype=bins.dtype, device=bins.device) for v in (vmin, vmax))
+    rays = bins.shape[:-1]
+    return importance.edges_between(samples, low.expand(rays), high.expand(rays)), samples
+
+
 def _n_rays(*specs: RayIntervals | RaySamples) -> int:
     """The number of rays, from the first argument that has it. Ray indices alone do not show empty rays at the end."""
     for spec in specs:

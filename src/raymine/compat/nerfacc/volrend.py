@@ -26,12 +26,14 @@ def rendering(
     rgb_sigma_fn: Callable[..., tuple[Tensor, Tensor]] | None = None,
     rgb_alpha_fn: Callable[..., tuple[Tensor, Tensor]] | None = None,
     render_bkgd: Tensor | None = None,
+    expected_depths: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     """Render rays: colours [R, 3], opacities [R, 1], depths [R, 1] and a dict of values per sample.
 
     The field is called with t_starts, t_ends and ray_indices. It returns colours and densities (rgb_sigma_fn) or
     colours and opacities (rgb_alpha_fn); if both are given, rgb_sigma_fn is used. render_bkgd: background colour [3] or
-    [R, 3]; None means black. Differentiable in the outputs of the field and in the background.
+    [R, 3]; None means black. expected_depths: whether depths are divided by the opacities. Differentiable in the
+    outputs of the field and in the background.
     """
     if ray_indices is not None:
         if not t_starts.shape == t_ends.shape == ray_indices.shape:
@@ -49,10 +51,13 @@ def rendering(
         rgb_alpha_fn = None
     elif rgb_alpha_fn is None:
         raise ConfigError("`rendering` takes `rgb_sigma_fn` or `rgb_alpha_fn`, got neither.")
-    return volume.rendering(
+    colours, opacities, depths, extras = volume.rendering(
         t_starts, t_ends, pack, rgb_sigma_fn=rgb_sigma_fn, rgb_alpha_fn=rgb_alpha_fn, background=render_bkgd,
         ray_id=ray_indices,
     )  # fmt: skip
+    if not expected_depths:
+        depths = volume.accumulate(extras["weights"], ((t_starts + t_ends) / 2)[..., None], pack)
+    return colours, opacities, depths, extras
 
 
 def render_transmittance_from_alpha(

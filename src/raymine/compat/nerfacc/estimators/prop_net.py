@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raymine.compat.nerfacc.data_specs import RayIntervals
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
-from raymine.compat.nerfacc.pdf import importance_sampling
+from raymine.compat.nerfacc.pdf import importance_sampling, searchsorted
 from raymine.errors import ConfigError
 from raymine.toolkit.proposal import density_cdf, interlevel_loss, transmittance_cdf
 from raymine.toolkit.proposal import get_proposal_requires_grad_fn as get_proposal_requires_grad_fn
@@ -111,6 +111,31 @@ class PropNetEstimator(AbstractEstimator):
         if self.scheduler is not None:
             self.scheduler.step()
         return loss
+
+
+def _pdf_loss(
+    segments_query: RayIntervals, cdfs_query: Tensor, segments_key: RayIntervals, cdfs_key: Tensor, eps: float = 1e-7
+) -> Tensor:
+    """Per interval of the query, the part of its weight that the key does not bound (`interlevel_loss`).
+
+    Batched intervals (n_rays, n + 1) give (n_rays, n). Flat ones need `is_left` and `is_right` and give one value per
+    interval. Differentiable in both CDFs.
+    """
+    if segments_query.vals.ndim > 1:
+        return interlevel_loss(segments_query.vals, cdfs_query, segments_key.vals, cdfs_key, eps=eps)
+    opens, closes = segments_query.is_left, segments_query.is_right
+    if opens is None or closes is None:
+        raise ConfigError("flat `segments_query` need `is_left` and `is_right` to say which edges bound an interval.")
+    left, right = searchsorted(segments_key, segments_query)
+    weights = cdfs_query[closes] - cdfs_query[opens]
+    outer = cdfs_key[right[closes]] - cdfs_key[left[opens]]
+    return (weights - outer).clamp_min(0).square() / (weights + eps)
+
+
+def _lossfun_outer(t: Tensor, w: Tensor, t_env: Tensor, w_env: Tensor) -> Tensor:
+    """As `_pdf_loss`, from edges t (..., n + 1), t_env (..., m + 1) and weights w (..., n), w_env (..., m)."""
+    cdfs, bound = (torch.cat((torch.zeros_like(part[..., :1]), part.cumsum(-1)), -1) for part in (w, w_env))
+    return interlevel_loss(t, cdfs, t_env, bound, eps=torch.finfo(t.dtype).eps)
 
 
 def _transform_stot(

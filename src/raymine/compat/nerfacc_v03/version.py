@@ -1,0 +1,3 @@
+"""The version of nerfacc whose API this package has."""
+
+__version__ = "0.3.5"

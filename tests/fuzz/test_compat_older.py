@@ -1,0 +1,14 @@
+"""Every public callable of the drop-ins for nerfacc 0.2 and 0.3, with damaged arguments."""
+
+from __future__ import annotations
+
+from support.fuzz import public_callables, require_coverage, require_sound, run_suite
+
+
+def test_every_public_callable_of_the_older_drop_ins_has_a_case() -> None:
+    wanted = public_callables("raymine.compat.nerfacc_v03") | public_callables("raymine.compat.nerfacc_v02")
+    require_coverage("support.fuzz_compat_older", wanted)
+
+
+def test_damaged_arguments_give_an_error_or_the_answer_of_the_reference() -> None:
+    require_sound(run_suite("support.fuzz_compat_older", {"RAYMINE_BOUNDS_CHECK": "1"}), at_least=3000)
