@@ -31,7 +31,7 @@ from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
-from .flags import require_valid
+from .flags import flags_of, require_valid
 from .render import Render
 from .runs import Runs
 from .train import Train
@@ -124,11 +124,14 @@ def _run(arguments: list[str]) -> int:
     if first in ("--version", "-V"):
         print(f"raymine {__version__}")
         return 0
-    if first in ("--help", "-h"):
+    if first in ("--help", "-h", "help"):
         return _overview("raymine", _DESCRIPTION, _OVERVIEW)
     if first not in _NAMES:
         commands = f"Commands: {', '.join(_NAMES)}."
         if first.startswith("-"):
+            meant = did_you_mean(first, ("--help", "--version"))
+            if meant and not any(first in flags_of(command) for command in _COMMANDS.values()):
+                return _fail(f"there is no option {first}.{meant}", commands, 2)
             return _fail(f"{first} stands before the command; options come after it.", commands, 2)
         return _fail(f"there is no command `{first}`.{did_you_mean(first, _NAMES)}", commands, 2)
     if first == "bench":
@@ -185,7 +188,7 @@ def _resource_problem(error: Exception, arguments: list[str]) -> tuple[str, str]
         return None
     if isinstance(error, PermissionError):
         return f"no permission to use {error.filename}.", "Change its permissions, or choose another folder."
-    return f"cannot use {_shortened(str(error.filename))}: {error.strerror}.", ""
+    return f"cannot use {_shortened(str(error.filename))}: {error.strerror}.", "Check the path, or give another one."
 
 
 def _shortened(path: str) -> str:
