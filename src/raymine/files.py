@@ -39,6 +39,10 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+        fault = obstacle(path, folder=False)
+        if fault:
+            return ResourceError(f"Cannot {what}: {path} {fault}.", hint=hint or "Choose another place.")
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
 
 

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -60,13 +61,15 @@ class Place:
         os.chdir(folder)
         try:
             assert main(shlex.split(f"train scene --steps 2 --out r --hold-out 1 {TRAIN}")) == 0
+            shutil.copytree("r", os.fsdecode(b"run\xff"))
         finally:
             os.chdir(before)
         return Place(folder)
 
     def arguments(self, text: str) -> list[str]:
         """The arguments of a command line, split as a shell splits them."""
-        paths = {"long": "a" * 300, "deep": "a/" * 2100, "bytes": os.fsdecode(b"r\xff"), "nul": "a\0b", "tiny": TRAIN}
+        paths = {"long": "a" * 300, "deep": "a/" * 2100, "nul": "a\0b"}
+        paths |= {"bytes": os.fsdecode(b"r\xff"), "run": os.fsdecode(b"run\xff")}
         return [word.format(**paths) for word in shlex.split(text.replace("{tiny}", TRAIN))]
 
 
@@ -101,6 +104,7 @@ RIGHT = _lines(
     ("eval r --views 1 --json", 0, '"psnr"'),
     ("eval --split train --views 99999999999999999999 --json r", 0, '"count": 5'),
     ("eval r --checkpoint best --views 1 --json", 0, '"step": 1'),
+    ("eval {run} --views 1 --json", 0, '"step": 2'),
     ("render r --path bom.json --size 8x8 --out frames --json", 0, '"views": 1'),
     ("render r --frames 2 --size 7x5 --out odd.mp4 --depth --json", 0, '"odd-depth.mp4"'),
     ("render r --frames 2 --write-path path.json --json", 0, '"path.json"'),
