@@ -83,6 +83,11 @@ def run_process(shell: str, folder: Path, **environment: str) -> subprocess.Comp
         ("raymine --version >&-", 5, "error: The result cannot be written to standard output"),
         ("raymine --version >&- 2>&-", 5, ""),
         ("raymine train nowhere 2>/dev/full", 3, ""),
+        (
+            "mkdir lost && cd lost && rmdir ../lost && raymine runs",
+            5,
+            "error: The folder that you are in no longer exists",
+        ),
         ("raymine check nowhere 2>&- <&-", 3, "there is no such folder"),
     ],
 )

@@ -62,6 +62,9 @@ class Place:
         try:
             assert main(shlex.split(f"train scene --steps 2 --out r --hold-out 1 {TRAIN}")) == 0
             shutil.copytree("r", os.fsdecode(b"run\xff"))
+            shutil.copytree("r", "orphan")
+            stored = Path("orphan", "config.json")
+            stored.write_text(stored.read_text().replace(f"{folder}/scene", f"{folder}/moved"))
         finally:
             os.chdir(before)
         return Place(folder)
@@ -202,6 +205,7 @@ WRONG = _lines(
     ("eval {long}", 5, "name too long"),
     ("render pipe", 4, "pipe is not a run folder"),
     ("render odd", 4, "odd"),
+    ("eval orphan", 3, "orphan needs the scene that it was trained on", "moved", "put it back"),
     ("render ~nosuchuser/r", 4, "no run folder ~nosuchuser/r"),
     ("train scene --resume", 2, "--resume needs --out"),
     ("train scene --out odd --resume", 4, "odd"),

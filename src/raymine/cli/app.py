@@ -22,7 +22,7 @@ from typing import Annotated, Any, Protocol
 import tyro
 
 from raymine._version import __version__
-from raymine.errors import RaymineError, did_you_mean, speaking_of_flags
+from raymine.errors import RaymineError, ResourceError, did_you_mean, speaking_of_flags
 from raymine.files import expanded
 from raymine.terminal import discard, guarded_streams
 
@@ -121,6 +121,7 @@ def _run(arguments: list[str]) -> int:
         _overview("raymine", _DESCRIPTION, _OVERVIEW)
         return 2
     first, *rest = arguments
+    _require_working_folder()
     if first in ("--version", "-V"):
         print(f"raymine {__version__}")
         return 0
@@ -144,6 +145,14 @@ def _run(arguments: list[str]) -> int:
         first, *rest = f"bench {rest[0]}", *rest[1:]
     parsed = _parse(first, rest)
     return parsed if isinstance(parsed, int) else parsed.execute()
+
+
+def _require_working_folder() -> None:
+    """Raise `ResourceError` if the working folder was removed. torch would end the process with a message of MKL."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ResourceError("The folder that you are in no longer exists.", hint="Change to another one.") from error
 
 
 def _parse(name: str, arguments: list[str]) -> _Runnable | int:
