@@ -285,6 +285,8 @@ def test_other_invalid_arguments_raise(run: raymine.Run, tmp_path: Path) -> None
             run.density(np.zeros(shape))
     with pytest.raises(ConfigError, match="`points` must be on cpu, where the run is, got meta"):
         run.density(torch.zeros(4, 3, device="meta"))
+    with pytest.raises(ConfigError, match="`points` must be finite"):
+        run.density([[0.0, float("nan"), 0.0]])
     view = run.render(0, run.scene.frames[0].pose)
     with pytest.raises(ConfigError, match=r"must end in \.png, got 'view.jpg'"):
         view.save("view.jpg")

@@ -16,6 +16,7 @@ from raymine.files import (
     atomic_file,
     finite_or_none,
     is_temp,
+    obstacle,
     parse_json,
     read_json,
     remove_stale_temps,
@@ -166,3 +167,34 @@ def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("[" + "1," * 100 + "1]")
     with pytest.raises(UnreadableFile, match="has 203 bytes; at most 100"):
         read_json(tmp_path / "long", largest=100)
+
+
+def test_obstacle_names_what_is_in_the_way_of_a_file_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+
+    def found(name: str, folder: bool) -> str | None:
+        return obstacle(tmp_path / name, folder=folder)
+
+    for free in ("new", "new/below", "folder/new"):
+        assert found(free, True) is found(free, False) is None
+    assert (found("folder", True), found("folder", False)) == (None, "is a folder")
+    assert (found("file", True), found("file", False)) == ("is a file", None)
+    assert found("pipe", True) == found("pipe", False) == "is a pipe"
+    assert found("dangling", True) == found("loop", False) == "is a link that leads nowhere"
+    assert found("loop/x", True) == f"lies in {tmp_path / 'loop'}, which is a link that leads nowhere"
+    assert found("file/a/b", False) == f"lies in {tmp_path / 'file'}, which is a file"
+    assert found("a" * 300, True) == "cannot be used: File name too long"
+
+
+def test_writing_never_replaces_a_pipe_or_a_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name, kind in (("pipe", "a pipe"), ("null", "a device")):
+        with pytest.raises(ResourceError, match=f"Cannot write it: .*{name} is {kind}, not a file."):
+            write_json(tmp_path / name, {}, "write it")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
+    assert (tmp_path / "null").is_symlink()

@@ -278,6 +278,8 @@ class Run:
             positions = torch.from_numpy(numbers(points, "points")).to(self.device)
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise ConfigError(f"`points` must have shape [n, 3], got {list(positions.shape)}.")
+        if not positions.isfinite().all():
+            raise ConfigError("`points` must be finite; some are NaN or infinite.")
         return self._loaded.density(positions.float())
 
     def evaluate(self, split: Split = "test", views: int | None = None, out: str | Path | None = None) -> Evaluation:

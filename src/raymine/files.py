@@ -39,6 +39,10 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+        fault = obstacle(path, folder=False)
+        if fault:
+            return ResourceError(f"Cannot {what}: {path} {fault}.", hint=hint or "Choose another place.")
     return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
 
 
@@ -48,6 +52,31 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def obstacle(path: Path, *, folder: bool) -> str | None:
+    """Why `path` cannot become a folder, or with `folder` False a file; None if nothing is in the way.
+
+    The text completes a sentence that begins with the path: "is a file", "lies in x.txt, which is a file", "is a link
+    that leads nowhere". A folder or a file that is there already is not in the way of another one.
+    """
+    for place in (path, *path.parents):
+        try:
+            place.lstat()
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                # It is not there; what is there of the folders above it decides.
+                continue
+            return f"cannot be used: {getattr(error, 'strerror', None) or error}"
+        try:
+            mode = place.stat().st_mode
+        except OSError:
+            fault = "is a link that leads nowhere"
+        else:
+            wanted = stat.S_ISDIR if folder or place != path else stat.S_ISREG
+            fault = "" if wanted(mode) else f"is {_kind(mode)}"
+        return None if not fault else fault if place == path else f"lies in {place}, which {fault}"
+    return None
 
 
 class AtomicFile:
@@ -71,10 +100,15 @@ def replacing(path: Path, what: str, *, durable: bool = False, hint: str | None 
     """Yield a temporary path next to `path`. When the block succeeds, the temporary file is renamed to `path`.
 
     On any failure the temporary file is removed and `path` keeps its old content; an `OSError` becomes a
-    `ResourceError`. what, hint: the action and the remedy for its message, as in `resource_error`. durable: wait until
-    the disk has the rename, so that it survives a power cut.
+    `ResourceError`. A pipe or a device (/dev/null) is refused, since the rename would remove it. what, hint: the action
+    and the remedy for its message, as in `resource_error`. durable: wait until the disk has the rename, so that it
+    survives a power cut.
     """
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+    with contextlib.suppress(OSError, ValueError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ResourceError(f"Cannot {what}: {path} is {_kind(mode)}, not a file.", hint=hint or "")
     try:
         yield temp
         os.replace(temp, path)
@@ -190,9 +224,9 @@ def read_file(path: Path, *, largest: int | None = None) -> bytes:
 
 
 def _kind(mode: int) -> str:
-    """What a path is that is not a regular file."""
-    if stat.S_ISDIR(mode):
-        return "a folder"
+    """What a path is."""
+    if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+        return "a folder" if stat.S_ISDIR(mode) else "a file"
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 

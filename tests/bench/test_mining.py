@@ -198,7 +198,7 @@ def test_runs_are_ordered_by_seed_then_policy(tmp_path: Path, monkeypatch: pytes
         (["mining", "x", "--policies", "easy"], 2, "no policy `easy`"),
         (["mining", "x", "--seconds", "0"], 2, "--seconds must be a positive number"),
         (["mining", "x", "--seconds", "nan"], 2, "--seconds must be a positive number"),
-        (["mining", "x", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["mining", "x", "--seeds", "0"], 2, "--seeds must be between 1 and 1000, got 0."),
         (["mining", "x", "--views", "0"], 2, "--views must be at least 1"),
         (["mining", "x", "--resume"], 2, "--resume needs --out"),
         (["mining", "no-such-scene"], 3, "no-such-scene"),

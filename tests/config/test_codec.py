@@ -173,7 +173,7 @@ def test_a_run_has_exactly_one_limit() -> None:
     for limits in ({}, {"steps": 3, "max_seconds": 1.0}):
         with pytest.raises(ConfigError, match="exactly one limit"):
             RunConfig("builtin", "ngp", TrainConfig(), **limits)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="steps must be at least 1"):
+    with pytest.raises(ConfigError, match="`steps` must be between 1 and 2147483647, got 0"):
         RunConfig("builtin", "ngp", TrainConfig(), steps=0)
 
 

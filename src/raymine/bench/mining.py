@@ -25,7 +25,7 @@ from raymine.evaluate.quick import quick_psnr
 from raymine.experiment import TrainRequest, evaluation_frames, open_data
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
-from raymine.files import JSON, remove_stale_temps, resource_error
+from raymine.files import JSON, obstacle, remove_stale_temps, resource_error
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import RunLock, is_lock_file
@@ -41,6 +41,7 @@ from .records import NAME, BenchRun, Document, Look, Setting, Shapes, read_docum
 from .snapshots import write_pictures
 
 _LOCK = ".lock"
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class MiningRequest:
 
     def __post_init__(self) -> None:
         check_request(self.policies, self.seconds, self.views)
-        if self.seeds < 1:
-            raise ConfigError(f"{option('seeds')} must be at least 1, got {self.seeds}.")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise ConfigError(f"{option('seeds')} must be between 1 and {MOST_SEEDS}, got {self.seeds}.")
         if self.resume and self.out is None:
             raise ConfigError(f"{option('resume')} needs {option('out')}, the folder of the benchmark to continue.")
 
@@ -202,12 +203,13 @@ class _MiningBench:
     def stored(self, stack: contextlib.ExitStack) -> Document | None:
         """Read and lock the benchmark to continue; None for a new one. `RunError` if `out` must not be written."""
         out = self.request.out
-        if out is None or not out.exists() or (out.is_dir() and all(is_lock_file(p, _LOCK) for p in out.iterdir())):
-            return None
-        if not out.is_dir():
+        fault = None if out is None else obstacle(out, folder=True)
+        if fault:
             raise RunError(
-                f"{option('out', out)} is a file; a benchmark needs a folder.", hint=f"Give another {option('out')}."
+                f"{option('out', out)} {fault}; a benchmark needs a folder.", hint=f"Give another {option('out')}."
             )
+        if out is None or not out.exists() or all(is_lock_file(p, _LOCK) for p in out.iterdir()):
+            return None
         if not (out / NAME).is_file():
             raise RunError(f"{option('out', out)} exists and is no mining benchmark; it is left untouched.")
         if not self.request.resume:

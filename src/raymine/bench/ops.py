@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from raymine.errors import ConfigError, RaymineError, ResourceError, RunError, option
+from raymine.errors import ConfigError, RaymineError, ResourceError, option
 from raymine.experiment.memory import memory_errors
 from raymine.experiment.prepare import resolve_device
 from raymine.kernels import dispatch
 from raymine.rundir import Environment, describe_environment
 
 from ._op_cases import MAKERS, Case, Named, Sizes
-from .rows import StageProgress, append_rows
+from .rows import StageProgress, append_rows, require_rows_file
 
 OPS = tuple(MAKERS)
 """The names of all ops, in the order in which they are timed."""
@@ -60,10 +60,7 @@ class OpsRequest:
         parse_ops(self.ops)
         if self.samples is not None and not 1 <= self.samples <= 1 << 22:
             raise ConfigError(f"{option('samples')} must be in 1 .. 2^22, got {self.samples}.")
-        if self.out is not None and self.out.is_dir():
-            raise RunError(
-                f"{option('out', self.out)} is a folder; rows are appended to a file.", hint="Give a file name."
-            )
+        require_rows_file(self.out)
 
 
 @dataclass(frozen=True)

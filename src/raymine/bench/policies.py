@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raymine.config import require_seconds
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.recipes.policies import KNOWN, policy_overrides
@@ -21,8 +21,7 @@ class BenchPolicy:
 
 def check_request(policies: str, seconds: float, views: int) -> None:
     """Check the arguments that all benchmarks of policies have; `ConfigError` if one is invalid."""
-    if not 0 < seconds < math.inf:
-        raise ConfigError(f"{option('seconds')} must be a positive number of seconds, got {seconds:g}.")
+    require_seconds(seconds, "seconds")
     if views < 1:
         raise ConfigError(f"{option('views')} must be at least 1, got {views}.")
     parse_policies(policies)

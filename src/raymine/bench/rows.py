@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from raymine.config import to_json
-from raymine.files import resource_error
+from raymine.errors import RunError, option
+from raymine.files import obstacle, resource_error
 
 StageProgress = Callable[[str, float, float], None]
 """Called with (stage, done, total)."""
+
+
+def require_rows_file(path: Path | None) -> None:
+    """Raise `RunError` before a benchmark starts if rows could not be appended to `path`. No path: do nothing."""
+    fault = None if path is None else obstacle(path, folder=False)
+    if fault:
+        raise RunError(f"{option('out', path)} {fault}; rows are appended to a file.", hint="Give a file name.")
 
 
 def append_rows(path: Path | None, rows: Iterable[Any]) -> None:

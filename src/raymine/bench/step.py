@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raymine.config import replace_fields
 from raymine.engines import Engine, engine_for
-from raymine.errors import RunError, SceneError, option
+from raymine.errors import SceneError
 from raymine.evaluate import psnr
 from raymine.evaluate.views import true_image
 from raymine.experiment import TrainRequest, evaluation_frames, open_data
@@ -32,7 +32,7 @@ from .measure import Hooks, final_rays, step_time, train_for
 from .memory import peak_bytes
 from .policies import check_request, parse_policies
 from .records import StepTime
-from .rows import StageProgress, append_rows
+from .rows import StageProgress, append_rows, require_rows_file
 
 if TYPE_CHECKING:
     from raymine.engines.fused.engine import FusedEngine
@@ -59,10 +59,7 @@ class StepRequest:
 
     def __post_init__(self) -> None:
         check_request(self.policies, self.seconds, self.views)
-        if self.out is not None and self.out.is_dir():
-            raise RunError(
-                f"{option('out', self.out)} is a folder; rows are appended to a file.", hint="Give a file name."
-            )
+        require_rows_file(self.out)
 
 
 @dataclass(frozen=True)

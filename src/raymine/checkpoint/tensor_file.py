@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -89,8 +90,11 @@ def read_tensors(path: Path, expected: Fingerprint) -> dict[str, Tensor]:
 
     _verify(path, expected)
     try:
+        # The library opens no file whose name is not UTF-8, but it reads bytes.
+        named_in_utf8 = str(path).encode(errors="replace") == os.fsencode(path)
+        stored = safetensors.torch.load_file(path) if named_in_utf8 else safetensors.torch.load(path.read_bytes())
         # Copy the verified bytes: tensors of a memory-mapped file would change with the file.
-        return {name: value.clone() for name, value in safetensors.torch.load_file(path).items()}
+        return {name: value.clone() for name, value in stored.items()}
     except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         # The library fails with other errors than its own where an intact file holds what it does not expect.
         raise CheckpointError(f"{path} is damaged: {error}.") from error

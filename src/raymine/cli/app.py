@@ -22,7 +22,7 @@ from typing import Annotated, Any, Protocol
 import tyro
 
 from raymine._version import __version__
-from raymine.errors import RaymineError, did_you_mean, speaking_of_flags
+from raymine.errors import RaymineError, ResourceError, did_you_mean, speaking_of_flags
 from raymine.files import expanded
 from raymine.terminal import discard, guarded_streams
 
@@ -31,7 +31,7 @@ from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
-from .flags import require_valid
+from .flags import flags_of, require_valid
 from .render import Render
 from .runs import Runs
 from .train import Train
@@ -121,14 +121,18 @@ def _run(arguments: list[str]) -> int:
         _overview("raymine", _DESCRIPTION, _OVERVIEW)
         return 2
     first, *rest = arguments
+    _require_working_folder()
     if first in ("--version", "-V"):
         print(f"raymine {__version__}")
         return 0
-    if first in ("--help", "-h"):
+    if first in ("--help", "-h", "help"):
         return _overview("raymine", _DESCRIPTION, _OVERVIEW)
     if first not in _NAMES:
         commands = f"Commands: {', '.join(_NAMES)}."
         if first.startswith("-"):
+            meant = did_you_mean(first, ("--help", "--version"))
+            if meant and not any(first in flags_of(command) for command in _COMMANDS.values()):
+                return _fail(f"there is no option {first}.{meant}", commands, 2)
             return _fail(f"{first} stands before the command; options come after it.", commands, 2)
         return _fail(f"there is no command `{first}`.{did_you_mean(first, _NAMES)}", commands, 2)
     if first == "bench":
@@ -141,6 +145,14 @@ def _run(arguments: list[str]) -> int:
         first, *rest = f"bench {rest[0]}", *rest[1:]
     parsed = _parse(first, rest)
     return parsed if isinstance(parsed, int) else parsed.execute()
+
+
+def _require_working_folder() -> None:
+    """Raise `ResourceError` if the working folder was removed. torch would end the process with a message of MKL."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ResourceError("The folder that you are in no longer exists.", hint="Change to another one.") from error
 
 
 def _parse(name: str, arguments: list[str]) -> _Runnable | int:
@@ -185,7 +197,7 @@ def _resource_problem(error: Exception, arguments: list[str]) -> tuple[str, str]
         return None
     if isinstance(error, PermissionError):
         return f"no permission to use {error.filename}.", "Change its permissions, or choose another folder."
-    return f"cannot use {_shortened(str(error.filename))}: {error.strerror}.", ""
+    return f"cannot use {_shortened(str(error.filename))}: {error.strerror}.", "Check the path, or give another one."
 
 
 def _shortened(path: str) -> str:

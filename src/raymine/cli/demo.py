@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from raymine.errors import ConfigError
-
 from . import output
 
 if TYPE_CHECKING:
@@ -41,13 +39,13 @@ class Demo:
 
     def execute(self) -> int:
         """Exit code 0 on success, 130 or 143 if a signal stopped the training."""
+        from raymine.config import require_seconds
         from raymine.experiment import TrainRequest, load_run
 
         from .evaluate import evaluate_run
         from .narrate import narrated_train
 
-        if not 0 < self.seconds < float("inf"):
-            raise ConfigError(f"--seconds must be a positive number, got {self.seconds}.")
+        require_seconds(self.seconds, "seconds")
         started = time.perf_counter()
         out = next_free(self.out)
         request = TrainRequest(

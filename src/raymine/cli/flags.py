@@ -19,9 +19,20 @@ from raymine.errors import ConfigError, did_you_mean
 _HELP = ("-h", "--help")
 
 
+# What people type for a choice that has another name. The closest spelling of `gpu` would be `cpu`.
+_SYNONYMS = {"gpu": "cuda", "nvidia": "cuda"}
+
+
 def flags_of(command: type) -> dict[str, Any]:
-    """The flags of a command, such as `--max-seconds`, with the types of their values."""
-    return {_flag(name): hint for name, hint in _hints(command).items() if not _is_positional(hint)}
+    """The flags of a command, such as `--max-seconds` and `-v`, with the types of their values."""
+    flags: dict[str, Any] = {}
+    for name, hint in _hints(command).items():
+        if not _is_positional(hint):
+            metadata = getattr(hint, "__metadata__", ())
+            aliases = [alias for each in metadata for alias in getattr(each, "aliases", None) or ()]
+            plain = typing.get_args(hint)[0] if metadata else hint
+            flags |= dict.fromkeys((_flag(name), *aliases), plain)
+    return flags
 
 
 def require_valid(name: str, arguments: list[str], command: type, others: Mapping[str, type]) -> None:
@@ -37,8 +48,8 @@ def require_valid(name: str, arguments: list[str], command: type, others: Mappin
         flag = typed.replace("_", "-")
         if flag in _HELP:
             return
-        if not argument.startswith("--"):
-            plain += [] if argument.startswith("-") else [_text(argument, f"an argument of `raymine {name}`", page)]
+        if not argument.startswith("-") or argument == "-":
+            plain.append(_text(argument, f"an argument of `raymine {name}`", page))
         elif flag not in flags:
             owners = [f"`raymine {other}`" for other, its in others.items() if flag in flags_of(its)]
             there = f" It is an option of {_listed(owners, 'and')}." if owners else _suggest(flag, flags)
@@ -98,7 +109,7 @@ def _require_fits(flag: str, value: str, hint: Any, page: str) -> None:
     kinds = [hint, *typing.get_args(hint)]
     choices = next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
     if choices and value not in choices:
-        meant = did_you_mean(value, choices)
+        meant = did_you_mean(_SYNONYMS.get(value.lower(), value), choices)
         raise ConfigError(f"{flag} must be {_listed(choices, 'or')}, got `{value}`.{meant}", hint=page)
     for kind, what in ((int, "a whole number"), (float, "a number")):
         if kind in kinds:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from raymine.errors import ConfigError, did_you_mean
+from raymine.files import obstacle
 
 from . import output
 from .imports import find_own_modules
@@ -149,15 +150,16 @@ def check_output(target: Path) -> None:
     from raymine.export.video import require_av
 
     suffix = target.suffix.lower()
-    if suffix == ".mp4":
+    video = suffix == ".mp4"
+    fault = obstacle(target, folder=not video)
+    if video:
         require_av()
-        if target.is_dir():
-            raise ConfigError(f"--out {target} is a folder; a video needs a file name.")
-    elif suffix in _VIDEO_SUFFIXES:
+    if fault:
+        needs = "a video needs a file name" if video else "frames need a folder"
+        raise ConfigError(f"--out {target} {fault}; {needs}.", hint="Give FILE.mp4 or a folder.")
+    if suffix in _VIDEO_SUFFIXES and not video:
         raise ConfigError(f"--out {target}: video is written as .mp4, not {suffix}.", hint="Give FILE.mp4 or a folder.")
-    elif target.is_file():
-        raise ConfigError(f"--out {target} is a file; frames need a folder.", hint="Give FILE.mp4 or a folder.")
-    elif target.is_dir() and any(target.iterdir()):
+    if not video and target.is_dir() and any(target.iterdir()):
         raise ConfigError(
             f"--out {target} is not empty; new frames would mix with what is there.", hint="Give a new or empty folder."
         )

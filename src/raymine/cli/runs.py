@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from raymine.errors import RunError
+from raymine.files import obstacle
+
 from . import output
+
+_ROOT = Path("runs")
 
 
 @dataclass(frozen=True)
 class Runs:
     """List the runs in a folder: scene, recipe, step, status, PSNR, start and training time."""
 
-    root: Path = Path("runs")
+    root: Path = _ROOT
     """Folder that holds the run folders."""
     json: bool = False
     """Print one JSON document on stdout."""
@@ -20,6 +25,7 @@ class Runs:
     def execute(self) -> int:
         from raymine.rundir import list_runs
 
+        self._require_folder_of_runs()
         found = list_runs(self.root)
         if self.json:
             output.emit_json({"root": str(self.root), "runs": [asdict(summary) for summary in found]})
@@ -51,3 +57,16 @@ class Runs:
             if summary.problem:
                 output.warn(f"{summary.path}: {summary.problem}")
         return 0
+
+    def _require_folder_of_runs(self) -> None:
+        """Raise `RunError` if --root is no folder, or a run itself. The folder that is not named may be missing."""
+        from raymine.rundir.folder import is_run
+
+        fault = obstacle(self.root, folder=True)
+        if fault is None and not self.root.exists() and self.root != _ROOT:
+            fault = "does not exist"
+        if fault is not None:
+            raise RunError(f"--root {self.root} {fault}.", hint="Give the folder that holds the run folders.")
+        if is_run(self.root):
+            parent = self.root.absolute().parent
+            raise RunError(f"--root {self.root} is a run, not a folder of runs.", hint=f"List it with --root {parent}")

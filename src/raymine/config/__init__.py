@@ -12,6 +12,8 @@ from .run import identity as identity
 from .run import keep_earlier_digests as keep_earlier_digests
 from .run import model_digest as model_digest
 from .run import model_digests as model_digests
+from .run import require_seconds as require_seconds
+from .run import require_steps as require_steps
 from .types import ForeignTypeError as ForeignTypeError
 from .types import allowing as allowing
 from .types import packages_to_allow as packages_to_allow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raymine.errors import ConfigError, require_finite
+from raymine.errors import ConfigError, option, require_finite
 from raymine.files import JSON
 from raymine.step import TrainConfig
 
@@ -13,6 +13,24 @@ from .migrate import SCHEMA, migrate_config
 
 EARLIER = "earlier_digests"
 """Key of config.json: digests of its earlier contents. Older checkpoints store these digests."""
+
+MOST_STEPS = 2**31 - 1
+MOST_SECONDS = 1e8
+"""The longest run: about three years."""
+
+
+def require_steps(steps: int) -> None:
+    """Raise `ConfigError` unless a run can have this many steps."""
+    if not 1 <= steps <= MOST_STEPS:
+        raise ConfigError(f"{option('steps')} must be between 1 and {MOST_STEPS}, got {steps}.")
+
+
+def require_seconds(seconds: float, name: str = "max_seconds") -> None:
+    """Raise `ConfigError`, which calls the option `name`, unless a run can take this many seconds."""
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ConfigError(
+            f"{option(name)} must be a positive number of seconds, at most {MOST_SECONDS:.0f}, got {seconds:g}."
+        )
 
 
 @dataclass(frozen=True)
@@ -88,10 +106,10 @@ class RunConfig:
             raise ConfigError(f"device must be cpu or cuda, got {self.device!r}.")
         if self.hold_out < 0:
             raise ConfigError(f"hold_out must be 0 or more views, got {self.hold_out}.")
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"steps must be at least 1, got {self.steps}.")
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise ConfigError(f"max_seconds must be positive, got {self.max_seconds}.")
+        if self.steps is not None:
+            require_steps(self.steps)
+        if self.max_seconds is not None:
+            require_seconds(self.max_seconds)
 
     def to_json(self) -> JSON:
         """The content of `config.json`."""

@@ -16,7 +16,7 @@ from raymine import checkpoint
 from raymine.config import RunConfig, allowing
 from raymine.contracts import Renderer, Scene, activations_of
 from raymine.engines import renderer_for
-from raymine.errors import RunError, option
+from raymine.errors import RunError, SceneError, option
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
@@ -85,7 +85,11 @@ def load_run(
     found, notes = _pick(run, which, config.hold_out)
     checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
     target = resolve_device(device)
-    scene = load_scene(config.scene, downscale=config.downscale)
+    try:
+        scene = load_scene(config.scene, downscale=config.downscale)
+    except SceneError as error:
+        hint = "If it was moved, put it back or link it; if it was changed, restore it."
+        raise SceneError(f"{run_folder} needs the scene that it was trained on. {error.message}", hint=hint) from error
     if scene_digest(scene) != run.read_manifest().scene_digest:
         raise RunError(
             f"The scene {config.scene} has changed since {run_folder} was trained: other frames, poses or cameras.",

@@ -11,6 +11,7 @@ from rich.progress import TimeElapsedColumn
 
 from raymine.kernels.compiling import on_first_compile
 from raymine.progress_bar import ProgressBar, text_column
+from raymine.rundir import check_target
 from raymine.scenes.builtin import builtin_scene
 from raymine.terminal import Messages
 
@@ -164,6 +165,8 @@ def train_with_progress(
     try:
         with on_first_compile(bar.compiling, request.device):
             if str(request.scene) == "builtin":
+                if request.out is not None:
+                    check_target(request.out, resume=request.resume)
                 # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
                 with watch.stage("scene"):
                     builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))

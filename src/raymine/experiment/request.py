@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from raymine.config import require_seconds, require_steps
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
+from raymine.kernels.dispatch import MOST_THREADS
 from raymine.recipes import DEFAULT, AnyRecipe, packages_of
 
 from .horizon import Replay
@@ -63,18 +65,18 @@ class TrainRequest:
                 "a run has one limit.",
                 hint="Drop one of them.",
             )
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"{option('steps')} must be at least 1, got {self.steps}.")
-        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
-            raise ConfigError(f"{option('max_seconds')} must be a positive number of seconds, got {self.max_seconds}.")
+        if self.steps is not None:
+            require_steps(self.steps)
+        if self.max_seconds is not None:
+            require_seconds(self.max_seconds)
         if self.downscale < 1:
-            raise ConfigError(f"{option('downscale')} must be a whole number from 1 up, got {self.downscale}.")
+            raise ConfigError(f"{option('downscale')} must be a whole number of at least 1, got {self.downscale}.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"{option('seed')} must be between 0 and 2^63 - 1, got {self.seed}.")
         if self.hold_out < 0:
             raise ConfigError(f"{option('hold_out')} must be 0 or more views, got {self.hold_out}.")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ConfigError(f"{option('threads')} must be between 1 and 1024, got {self.threads}.")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ConfigError(f"{option('threads')} must be between 1 and {MOST_THREADS}, got {self.threads}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
 

@@ -59,6 +59,9 @@ class Choice:
     reason: str
 
 
+MOST_THREADS = 1024
+
+
 @contextmanager
 def force(backend: Backend) -> Iterator[None]:
     """Run every op inside the block on one backend; an op that lacks it raises ConfigError."""
@@ -70,12 +73,15 @@ def force(backend: Backend) -> Iterator[None]:
 
 
 def _check_threads() -> None:
-    """Numba cannot be imported with fewer threads than 1, and ignores a text. So both are refused before its import."""
+    """Refuse what Numba does not: it cannot be imported with fewer threads than 1, ignores a text, and crashes with
+    100,000 threads."""
     threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
-    if threads and not (threads.isdecimal() and threads.isascii() and int(threads) > 0):
+    possible = threads.isdecimal() and threads.isascii() and len(threads) < 10 and 1 <= int(threads) <= MOST_THREADS
+    if threads and not possible:
         raise ConfigError(
-            f"the environment variable NUMBA_NUM_THREADS must be a whole number of at least 1, got {threads!r}. "
-            "Unset it to use every core."
+            f"the environment variable NUMBA_NUM_THREADS must be a whole number between 1 and {MOST_THREADS}, got "
+            f"{threads[:40]!r}.",
+            hint="Unset it to use every core.",
         )
 
 

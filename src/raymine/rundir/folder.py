@@ -8,7 +8,16 @@ from pathlib import Path
 
 from raymine.config import ForeignTypeError, RunConfig, from_json, keep_earlier_digests, model_digests, to_json
 from raymine.errors import ConfigError, RunError, option
-from raymine.files import JSON, UnreadableFile, is_temp, read_json, remove_stale_temps, resource_error, write_json
+from raymine.files import (
+    JSON,
+    UnreadableFile,
+    is_temp,
+    obstacle,
+    read_json,
+    remove_stale_temps,
+    resource_error,
+    write_json,
+)
 
 from .lock import RunLock, is_lock_file, require_free
 from .manifest import Manifest, upgraded
@@ -169,8 +178,9 @@ def check_target(path: Path, *, resume: bool) -> bool:
     A new run needs a path that does not exist or an empty folder. `RunError` for an existing run without `resume`, a
     run in use, a file, or a folder with other content.
     """
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{option('out', path)} is a file; a run needs a folder.", hint=f"Give another {option('out')}.")
+    fault = obstacle(path, folder=True)
+    if fault:
+        raise RunError(f"{option('out', path)} {fault}; a run needs a folder.", hint=f"Give another {option('out')}.")
     if is_run(path):
         require_free(path / LOCK)
         if not resume:
@@ -229,6 +239,10 @@ def _make_next(root: Path, stem: str) -> Path:
             number += 1
         return root / f"{stem}-{number}"
     except OSError as error:
+        fault = obstacle(root, folder=True)
+        if fault:
+            hint = f"Run raymine in another folder, or give {option('out')}."
+            raise RunError(f"{root} {fault}; runs are kept in a folder.", hint=hint) from error
         raise resource_error(error, "create the run folder", root / stem) from error
 
 

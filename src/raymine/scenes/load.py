@@ -10,7 +10,7 @@ import numpy as np
 
 from raymine.cameras import apply_similarity, pose_fault
 from raymine.contracts import Camera, Frame, Scene
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.files import expanded
 
 from .fit import Fitted, fit_cameras
@@ -73,7 +73,7 @@ def resolve_path(path: str | Path) -> Path:
 def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assembly:
     """As `load_scene`, but returns problems instead of raising SceneError. ConfigError for invalid arguments."""
     if downscale < 1:
-        raise ConfigError(f"`downscale` must be a whole number of at least 1; it is {downscale}.")
+        raise ConfigError(f"{option('downscale')} must be a whole number of at least 1, got {downscale}.")
     interval = holdout_interval(split)
     parsed = parse_scene(path, downscale)
     frames = _sound_frames(parsed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from raymine.contracts import FieldConfig, SamplerConfig, Term
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, option
 from raymine.fields import HashFieldConfig
 from raymine.losses import ColourLoss
 from raymine.mining import MiningConfig
@@ -84,7 +84,7 @@ class TrainConfig:
             raise ConfigError("`loss` must have at least one term that reads rays, samples or rounds.")
         if self.recompute_samples < 0:
             raise ConfigError(
-                f"`recompute_samples` must be 0 (off) or a number of samples, got {self.recompute_samples}."
+                f"{option('recompute_samples')} must be 0 (off) or a number of samples, got {self.recompute_samples}."
             )
         if self.max_useful_steps < 0:
             raise ConfigError(
