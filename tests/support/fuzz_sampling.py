@@ -530,7 +530,11 @@ CASES = [
         sizes=(USUAL,),
     ),
     Case(
-        (f"{TOOLS}.proposal.ProposalEstimator", f"{TOOLS}.proposal.ProposalEstimator.sample"),
+        (
+            f"{TOOLS}.proposal.ProposalEstimator",
+            f"{TOOLS}.proposal.ProposalEstimator.sample",
+            f"{TOOLS}.proposal.check_densities",
+        ),
         levels_args,
         run_sample,
         holds=in_span,

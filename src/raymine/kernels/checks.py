@@ -83,6 +83,20 @@ def together(**named: Tensor | None) -> torch.device:
     return device
 
 
+def present(**named: Tensor) -> None:
+    """Tensors have values, which those on the device `meta` have not."""
+    for name, value in named.items():
+        if value.device.type == "meta":
+            raise ConfigError(f"`{name}` must have values, but it is on meta, which has shapes only.")
+
+
+def inplace(**named: Tensor | None) -> None:
+    """Tensors that a call changes are contiguous, so that no element is stored in the place of another."""
+    for name, value in named.items():
+        if value is not None and not value.is_contiguous():
+            raise ConfigError(f"`{name}` must be contiguous, since it is updated in place.")
+
+
 def numeric(**named: Tensor | None) -> torch.device:
     """As `together`, and tensors are floating point or integers."""
     for name, value in named.items():

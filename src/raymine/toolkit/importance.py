@@ -21,8 +21,8 @@ from raymine.kernels import checks
 from raymine.toolkit.pack import Pack, pack_counts
 
 
-MOST = 2**28
-"""Most samples of a call: a gigabyte in float32."""
+MOST = 2**31 - 1
+"""Most samples of a call."""
 
 
 class Neighbours(NamedTuple):
@@ -145,7 +145,7 @@ def importance_samples(
         pack, _ = _check_pack("edges", edges, pack)
         n = checks.within("n", n, MOST, edges.device, pack.n_rays)
         if checks.readable(n) and int(n.sum()) >= MOST:
-            raise ConfigError(f"`n` must have a sum below 2^28, got {int(n.sum())}.")
+            raise ConfigError(f"`n` must have a sum below 2^31 - 1, got {int(n.sum())}.")
         counts = torch.where(pack.count > 0, n, 0)
         result = _packed(edges, _informative_packed(edges, cdfs, pack), pack, counts, stratified)
     return result._replace(edges=result.edges.to(dtype), samples=result.samples.to(dtype))

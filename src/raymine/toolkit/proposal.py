@@ -88,10 +88,14 @@ class RaySpan:
         if s.ndim != 2 or s.shape[0] != self.rays:
             raise ConfigError(f"`s` must have shape [{self.rays}, n], got {list(s.shape)}.")
         checks.together(s=s, **{"near": part for part in (self.near, self.far) if isinstance(part, Tensor)})
+        kind = s.dtype
+        # In half precision, a distance above 65504 would become infinite, and the ray a miss.
+        work = torch.promote_types(kind, torch.float32)
         near, far = (
-            (x.to(s.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=s.dtype, device=s.device))
+            (x.to(work) if isinstance(x, Tensor) else torch.full((), x, dtype=work, device=s.device))
             for x in (self.near, self.far)
         )
+        s = s.to(work)
         near, far = torch.broadcast_tensors(near, far)
         hit = (near < far) & torch.isfinite(near) & torch.isfinite(far)
         if self.spacing == "lindisp":
@@ -102,7 +106,7 @@ class RaySpan:
             t = low * (1 - s) + high * s
         else:
             t = 1 / (s / high + (1 - s) / torch.maximum(low, NEAREST * high))
-        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None])
+        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None]).to(kind)
 
 
 class Intervals(NamedTuple):
