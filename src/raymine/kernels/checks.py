@@ -126,6 +126,21 @@ def alike(**named: Tensor | None) -> torch.device:
     return reals(**named)
 
 
+def columns(**named: Tensor) -> torch.device:
+    """As `reals`, and all tensors have one shape [n]."""
+    for name, value in named.items():
+        if value.ndim != 1:
+            raise ConfigError(f"`{name}` must have shape [n], got {list(value.shape)}.")
+    return alike(**named)
+
+
+def mask(name: str, value: Tensor, n: int, device: torch.device) -> None:
+    """A tensor [n] of bool."""
+    shapes([(name, value, (n,))], device)
+    if value.dtype is not torch.bool:
+        raise ConfigError(f"`{name}` must be bool, got {value.dtype}.")
+
+
 def joined(**named: Tensor) -> torch.Size:
     """As `reals`, and the shapes broadcast to one with at least one dimension. Returns it."""
     reals(**named)
