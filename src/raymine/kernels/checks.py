@@ -69,6 +69,99 @@ def floats(rows: Iterable[Row], device: torch.device, dtype: torch.dtype | None 
     return dtype
 
 
+def together(**named: Tensor | None) -> torch.device:
+    """Tensors are on one device, that of the first. Returns it."""
+    device: torch.device | None = None
+    for name, value in named.items():
+        if value is None:
+            continue
+        if device is None:
+            device = value.device
+        elif value.device != device:
+            raise ConfigError(f"`{name}` is on {value.device}, other arguments are on {device}. Move one of them.")
+    assert device is not None, "there is at least one tensor"
+    return device
+
+
+def present(**named: Tensor) -> None:
+    """Tensors have values, which those on the device `meta` have not."""
+    for name, value in named.items():
+        if value.device.type == "meta":
+            raise ConfigError(f"`{name}` must have values, but it is on meta, which has shapes only.")
+
+
+def inplace(**named: Tensor | None) -> None:
+    """Tensors that a call changes are contiguous, so that no element is stored in the place of another."""
+    for name, value in named.items():
+        if value is not None and not value.is_contiguous():
+            raise ConfigError(f"`{name}` must be contiguous, since it is updated in place.")
+
+
+def numeric(**named: Tensor | None) -> torch.device:
+    """As `together`, and tensors are floating point or integers."""
+    for name, value in named.items():
+        if value is not None and (value.is_complex() or value.dtype is torch.bool):
+            raise ConfigError(f"`{name}` must be floating point or integers, got {value.dtype}.")
+    return together(**named)
+
+
+def reals(**named: Tensor | None) -> torch.device:
+    """As `together`, and tensors are floating point, each of any precision."""
+    for name, value in named.items():
+        if value is not None and not value.is_floating_point():
+            raise ConfigError(f"`{name}` must be floating point, got {value.dtype}. Convert it with `.float()`.")
+    return together(**named)
+
+
+def alike(**named: Tensor | None) -> torch.device:
+    """As `reals`, and all tensors have the shape of the first, which has at least one dimension."""
+    (of, first), *rest = ((name, value) for name, value in named.items() if value is not None)
+    if not first.ndim:
+        raise ConfigError(f"`{of}` must have shape [..., n], got a single number.")
+    for name, value in rest:
+        if value.shape != first.shape:
+            raise ConfigError(
+                f"`{name}` must have the shape of `{of}`, {list(first.shape)}, got {list(value.shape)}."
+            )
+    return reals(**named)
+
+
+def columns(**named: Tensor) -> torch.device:
+    """As `reals`, and all tensors have one shape [n]."""
+    for name, value in named.items():
+        if value.ndim != 1:
+            raise ConfigError(f"`{name}` must have shape [n], got {list(value.shape)}.")
+    return alike(**named)
+
+
+def mask(name: str, value: Tensor, n: int, device: torch.device) -> None:
+    """A tensor [n] of bool."""
+    shapes([(name, value, (n,))], device)
+    if value.dtype is not torch.bool:
+        raise ConfigError(f"`{name}` must be bool, got {value.dtype}.")
+
+
+def joined(**named: Tensor) -> torch.Size:
+    """As `reals`, and the shapes broadcast to one with at least one dimension. Returns it."""
+    reals(**named)
+    parts = [list(value.shape) for value in named.values()]
+    try:
+        shape = torch.broadcast_shapes(*parts)
+    except RuntimeError as error:
+        names = ", ".join(f"`{name}`" for name in named)
+        raise ConfigError(f"{names} must have one shape, got {', '.join(map(str, parts))}.") from error
+    if not shape:
+        raise ConfigError(f"{', '.join(f'`{name}`' for name in named)} must have shape [..., n], got single numbers.")
+    return shape
+
+
+def whole(low: int = 0, high: int = 2**31 - 1, **named: int) -> None:
+    """Plain integers are in low .. high."""
+    for name, value in named.items():
+        if not low <= value <= high:
+            raise ConfigError(f"`{name}` must be in {low} .. {high}, got {value}.")
+
+
 def integers(name: str, value: Tensor, device: torch.device, count: int | None = None) -> Tensor:
     """A tensor [count] of integers as int64; of any length if `count` is None."""
     if value.dtype is not torch.int64 and value.dtype not in _INTEGERS:
@@ -131,18 +224,24 @@ def counts(count: Tensor, device: torch.device, samples: int | None = None) -> T
     return count
 
 
+def within(name: str, index: Tensor, n: int, device: torch.device, count: int | None = None) -> Tensor:
+    """index [count] int64 in 0 .. n - 1; of any length if `count` is None."""
+    index = integers(name, index, device, count)
+    if readable(index) and index.shape[0]:
+        low, high = (int(part) for part in torch.aminmax(index))
+        if low < 0 or high >= n:
+            raise ConfigError(f"`{name}` must be in 0 .. {n - 1}, got {low} .. {high}.")
+    return index
+
+
 def rows_within(rows: Tensor, n: int, device: torch.device, distinct: bool) -> Tensor:
     """rows [k] int64 in 0 .. n - 1, each at most once. distinct: the caller knows that no row is listed twice."""
-    rows = integers("rows", rows, device)
-    if readable(rows) and rows.shape[0]:
-        low, high = (int(part) for part in torch.aminmax(rows))
-        if low < 0 or high >= n:
-            raise ConfigError(f"`rows` must be in 0 .. {n - 1}, got {low} .. {high}.")
-        if not distinct:
-            listed = torch.zeros(n, dtype=torch.bool, device=device)
-            listed[rows] = True
-            if int(listed.sum()) < rows.shape[0]:
-                raise ConfigError("`rows` must list each row at most once. Add up the gradients of equal rows first.")
+    rows = within("rows", rows, n, device)
+    if readable(rows) and not distinct and rows.shape[0]:
+        listed = torch.zeros(n, dtype=torch.bool, device=device)
+        listed[rows] = True
+        if int(listed.sum()) < rows.shape[0]:
+            raise ConfigError("`rows` must list each row at most once. Add up the gradients of equal rows first.")
     return rows
 
 

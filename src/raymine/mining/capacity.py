@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from raymine.errors import ConfigError
+from raymine.kernels import checks
+
 LAG = 8
 _SLACK, _SPARE = 1.5, 256
 
@@ -21,6 +24,8 @@ class Capacity:
     """
 
     def __init__(self, high: float, device: torch.device) -> None:
+        if not 0 < high <= 1:
+            raise ConfigError(f"`high` must be above 0 and at most 1, got {high}.")
         self.high = high
         self.cuda = device.type == "cuda"
         self.shares = torch.full((LAG,), high, pin_memory=self.cuda)
@@ -40,6 +45,8 @@ class Capacity:
 
     def compact(self, taken: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """taken [B] bool -> index [c] ascending, and [c] float: 1 for a chosen sample, 0 for an unused entry."""
+        checks.mask("taken", taken, taken.shape[0] if taken.ndim else 1, self.overflow.device)
+        checks.whole(len(taken), 2**53, total=total)
         if not self.cuda:
             index = taken.nonzero()[:, 0]
             return index, torch.ones(len(index), device=taken.device)
@@ -52,6 +59,9 @@ class Capacity:
 
     def trim(self, index: Tensor, weight: Tensor, live: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """On a CPU, drop unused entries and sort by index, so that neighbours in memory stay neighbours."""
+        checks.columns(weight=weight)
+        checks.integers("index", index, weight.device, len(weight))
+        checks.mask("live", live, len(weight), weight.device)
         if self.cuda:
             self._remember(live.sum() / total)
             return torch.where(live, index, 0), weight

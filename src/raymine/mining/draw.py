@@ -27,34 +27,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.threads import total
 
 
 def norms(gradient: Tensor) -> Tensor:
     """Gradients [B, C] -> norms G [B] float32. A non-finite norm becomes 0, so that such a sample is never drawn."""
+    checks.reals(gradient=gradient)
+    if gradient.ndim != 2:
+        raise ConfigError(f"`gradient` must have shape [B, C], got {list(gradient.shape)}.")
     size = torch.linalg.vector_norm(gradient.float(), dim=-1)
     return torch.where(torch.isfinite(size), size, torch.zeros_like(size))
 
 
 def probabilities(size: Tensor) -> Tensor:
     """Norms G [B] -> p [B]; all 0 if every G is 0."""
+    checks.columns(size=size)
     every = total(size)
     return size / torch.where(every > 0, every, torch.ones_like(every))
 
 
 def concentration(p: Tensor, marched: int) -> Tensor:
     """tau [] of `marched` samples; samples that are not in `p` count with p = 0. Returns 0 if every p is 0."""
+    checks.columns(p=p)
+    checks.whole(0, 2**53, marched=marched)
     return (total(p.square()) * marched).sqrt()
 
 
 def poisson(p: Tensor, budget: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Whether each sample is chosen [B] bool, and its inclusion probability [B]; uniform: [B] in [0, 1)."""
-    chance = (p * budget).clamp_max(1.0)
+    checks.columns(p=p, uniform=uniform)
+    chance = _chance(p, budget)
     return uniform < chance, chance
 
 
 def race(p: Tensor, uniform: Tensor) -> Tensor:
     """Keys of the race [B], infinite where p is 0; uniform: [B] in [0, 1)."""
+    checks.columns(p=p, uniform=uniform)
     key = -torch.log1p(-uniform.double()) / p.double()
     return torch.where(p > 0, key, torch.full_like(key, torch.inf))
 
@@ -65,7 +75,17 @@ def systematic(p: Tensor, budget: Tensor, uniform: Tensor) -> tuple[Tensor, Tens
     The running total of the inclusion probabilities starts at that number. A sample is chosen where the total passes a
     whole number. So the number of chosen samples of a ray, which are neighbours in the batch, hardly varies.
     """
-    chance = (p * budget).clamp_max_(1.0)
+    checks.reals(p=p, uniform=uniform)
+    checks.columns(p=p)
+    checks.shapes([("uniform", uniform, ())], p.device)
+    chance = _chance(p, budget)
     whole = chance.cumsum(0, dtype=torch.float64).add_(uniform).floor_()
     taken = torch.diff(whole, prepend=whole.new_zeros(1)) > 0
     return taken & (chance > 0), chance
+
+
+def _chance(p: Tensor, budget: Tensor) -> Tensor:
+    """Inclusion probabilities min(1, b p) [B]; budget: b []."""
+    checks.reals(p=p, budget=budget)
+    checks.shapes([("budget", budget, ())], p.device)
+    return (p * budget).clamp_max_(1.0)

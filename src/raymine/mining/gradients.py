@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from raymine.errors import ConfigError
+from raymine.kernels import checks
 
 Told = TypeVar("Told")
 
@@ -21,9 +25,16 @@ def output_gradients(
     scale: factor on the loss during the backward pass, for graphs in half precision. The returned gradients are not
     scaled. An output that the loss does not depend on has gradient 0.
     """
+    checks.reals(**{f"outputs[{i}]": part for i, part in enumerate(outputs)})
+    if not 0 < scale < math.inf:
+        raise ConfigError(f"`scale` must be above 0 and finite, got {scale}.")
     leaves = [part.detach().requires_grad_() for part in outputs]
     with torch.enable_grad():
         loss, told = objective(*leaves)
+    if loss.numel() != 1 or not loss.is_floating_point():
+        raise ConfigError(
+            f"the `objective` must return a loss of shape [] first, got {loss.dtype} of shape {list(loss.shape)}."
+        )
     if loss.requires_grad:
         (loss if scale == 1 else loss * scale).backward()
     grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raymine.contracts import Selection
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.philox.op import Stream, uniform
 from raymine.mining import draw
 from raymine.mining.capacity import Capacity
@@ -59,20 +60,21 @@ class Miner:
         The choice is a function of (seed, step) and the gradients. A sample whose gradient is 0, NaN or infinite is
         never chosen. If there is no other sample, nothing is chosen and the average does not change.
         """
-        if gradient.ndim != 2:
-            raise ConfigError(f"`gradient` must have shape [B, C], got {list(gradient.shape)}.")
         return self.choose_by_size(draw.norms(gradient), marched=marched, seed=seed, step=step)
 
     @torch.no_grad()
     def choose_by_size(self, size: Tensor, *, marched: int | None = None, seed: int = 0, step: int) -> Selection:
         """As `choose`, given the gradient norms [B], which must be finite and not negative."""
+        checks.columns(size=size)
+        checks.present(size=size)
+        size = size.float()
         n, config = size.shape[0], self.config
         total = n if marched is None else marched
-        if total < n:
+        if not n <= total <= 2**53:
             raise ConfigError(f"`marched` must be at least the {n} samples given, got {marched}.")
         p = draw.probabilities(size)
         tau = draw.concentration(p, total)
-        self.tau.lerp_(torch.where(tau > 0, tau, self.tau), self.rate)
+        self.tau.lerp_(torch.where((tau > 0) & (tau < torch.inf), tau, self.tau), self.rate)
         budget = (total / self.tau).clamp(config.low * total, config.high * total)
         if not n:
             return Selection(p.new_zeros(0, dtype=torch.int64), p, tau, budget)
@@ -134,6 +136,7 @@ class Miner:
         """
         with torch.no_grad():
             first = _tuple(model(*inputs))
+        _check_rows(first, len(inputs[0]))
 
         def with_loss(*outputs: Tensor) -> tuple[Tensor, Tensor]:
             loss = objective(*outputs)
@@ -144,17 +147,35 @@ class Miner:
         selection = self.choose(flat, seed=seed, step=step)
         if len(selection.index):
             outputs = _tuple(model(*(part[selection.index] for part in inputs)))
+            _check_rows(outputs, len(selection.index))
             pull_back(outputs, filled, selection)
         return Mined(loss, selection, flat)
 
 
 def pull_back(outputs: Sequence[Tensor], gradients: Sequence[Tensor], selection: Selection) -> None:
     """Propagate gradients [B, ...], times the weights, through `outputs` [b, ...] of the chosen samples."""
+    if len(outputs) != len(gradients):
+        raise ConfigError(f"`gradients` must be one for each of {len(outputs)} outputs, got {len(gradients)}.")
     chosen = []
-    for gradient in gradients:
+    for output, gradient in zip(outputs, gradients, strict=True):
+        checks.reals(outputs=output, gradients=gradient)
+        checks.columns(weight=selection.weight)
+        if not output.ndim or not gradient.ndim or output.shape != (len(selection.weight), *gradient.shape[1:]):
+            raise ConfigError(
+                f"`outputs` must have one row for each of {len(selection.weight)} chosen samples, and the columns of "
+                f"`gradients`, {list(gradient.shape)}; got {list(output.shape)}."
+            )
+        checks.within("index", selection.index, len(gradient), output.device, len(output))
+        checks.together(outputs=output, weight=selection.weight)
         part = gradient[selection.index]
-        chosen.append(part * selection.weight.reshape(-1, *(1,) * (part.ndim - 1)))
+        chosen.append((part * selection.weight.reshape(-1, *(1,) * (part.ndim - 1))).to(output.dtype))
     torch.autograd.backward(outputs, chosen)
+
+
+def _check_rows(outputs: Sequence[Tensor], rows: int) -> None:
+    for output in outputs:
+        if not output.ndim or len(output) != rows:
+            raise ConfigError(f"the `model` must return one row for each of {rows} inputs, got {list(output.shape)}.")
 
 
 def _tuple(outputs: Outputs) -> tuple[Tensor, ...]:

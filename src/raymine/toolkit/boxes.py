@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 
 
 class Crossing(NamedTuple):
@@ -49,6 +50,8 @@ def intersect(
         raise ConfigError(
             f"`origins` and `directions` must have one shape, got {list(origins.shape)} and {list(directions.shape)}."
         )
+    checks.together(origins=origins, directions=directions, boxes=boxes)
+    checks.numbers(near=near, far=far)
     o, d = origins[:, None], directions[:, None]
     low, high = boxes[None, :, :3], boxes[None, :, 3:]
     parallel = d == 0

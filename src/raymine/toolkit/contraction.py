@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.contraction import box_units
 from raymine.kernels.contraction import contract as contract_into_cube
 
@@ -68,13 +69,13 @@ def to_unit_cube(positions: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf
     The box is first scaled to the cube -1..1, then space is contracted. If a side of the box has length 0, a point in
     its plane gives NaN (0/0), and any other point counts as infinitely far away.
     """
-    _check_box(positions, low, high)
+    _check_box(low, high, positions=positions)
     return contract(box_units(positions, low, high), norm) * 0.25 + 0.5
 
 
 def from_unit_cube(cube: Tensor, low: Tensor, high: Tensor, norm: Norm = "inf") -> Tensor:
     """The inverse of `to_unit_cube`: [..., D] in 0..1 -> [..., D] world positions. Differentiable inside the cube."""
-    _check_box(cube, low, high)
+    _check_box(low, high, cube=cube)
     return (low + high) * 0.5 + uncontract((cube - 0.5) * 4.0, norm) * ((high - low) * 0.5)
 
 
@@ -97,7 +98,9 @@ def _check(points: Tensor, norm: Norm) -> None:
         raise ConfigError(f"points must be floats of shape [..., D], got {points.dtype} of shape {list(points.shape)}.")
 
 
-def _check_box(points: Tensor, low: Tensor, high: Tensor) -> None:
+def _check_box(low: Tensor, high: Tensor, **named: Tensor) -> None:
+    checks.reals(**named, low=low, high=high)
+    (points,) = named.values()
     wanted = [points.shape[-1]] if points.ndim else []
     for name, value in (("low", low), ("high", high)):
         if list(value.shape) != wanted:

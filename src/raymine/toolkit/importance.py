@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit.pack import Pack, pack_counts
+
+
+MOST = 2**31 - 1
+"""Most samples of a call."""
 
 
 class Neighbours(NamedTuple):
@@ -49,11 +54,12 @@ def searchsorted(sorted: Tensor, values: Tensor, packs: tuple[Pack, Pack] | None
     below the first entry, both neighbours are the first entry; for one above the last entry, they are the last two
     entries. NaN counts as larger than everything. If the ray has no entries, both indices are -1. Not differentiable.
     """
+    checks.numeric(sorted=sorted, values=values)
     dtype = torch.promote_types(sorted.dtype, values.dtype)
     sorted, values = sorted.to(dtype), values.to(dtype)
     if packs is not None:
         return _searchsorted_packed(sorted, values, *packs)
-    if sorted.ndim < 1 or sorted.shape[:-1] != values.shape[:-1]:
+    if not 1 <= sorted.ndim == values.ndim or sorted.shape[:-1] != values.shape[:-1]:
         raise ConfigError(
             f"`sorted` and `values` must agree in all but the last axis, got {list(sorted.shape)} and "
             f"{list(values.shape)}. Give `packs` for rays of different lengths."
@@ -73,8 +79,9 @@ def inverse_cdf(edges: Tensor, cdfs: Tensor, u: Tensor, packs: tuple[Pack, Pack]
     u below or above the range of the CDF gives the first or the last edge. NaN gives NaN, and a ray without edges
     gives 0. Not differentiable.
     """
-    _check_alike(edges, cdfs)
-    if u.numel() and not edges.shape[-1]:
+    checks.alike(edges=edges, cdfs=cdfs)
+    checks.reals(edges=edges, u=u)
+    if packs is None and u.shape[:-1] == edges.shape[:-1] and not edges.shape[-1]:
         return torch.zeros_like(u)
     left, right = searchsorted(cdfs, u, packs)
     if packs is None:
@@ -112,17 +119,18 @@ def importance_samples(
     samples in a packed result, and intervals of length 0 at distance 0 in a batched one. With n = 1 the interval is the
     whole ray. Not differentiable.
     """
-    _check_alike(edges, cdfs)
+    checks.alike(edges=edges, cdfs=cdfs)
     dtype = edges.dtype
     work = torch.promote_types(torch.promote_types(dtype, cdfs.dtype), torch.float32)
     edges, cdfs = edges.to(work), cdfs.to(work)
     if isinstance(n, int):
         if n < 1:
             raise ConfigError(f"`n` must be at least 1, got {n}. Give a tensor of counts for rays without samples.")
+        checks.whole(high=MOST // max(edges.shape[:-1].numel(), 1), n=n)
         if pack is None:
             result = _batched(edges, _informative(edges, cdfs), n, stratified)
         else:
-            _check_pack(edges, pack)
+            pack, _ = _check_pack("edges", edges, pack)
             counts = torch.full_like(pack.count, n)
             packed = _packed(edges, _informative_packed(edges, cdfs, pack), pack, counts, stratified)
             result = Resampled(packed.edges.reshape(-1, n + 1), packed.samples.reshape(-1, n))
@@ -134,10 +142,11 @@ def importance_samples(
                 )
             pack = pack_counts(torch.full((edges.shape[0],), edges.shape[1], device=edges.device))
             edges, cdfs = edges.reshape(-1), cdfs.reshape(-1)
-        _check_pack(edges, pack)
-        if tuple(n.shape) != (pack.n_rays,) or n.is_floating_point():
-            raise ConfigError(f"`n` must be integers of shape [{pack.n_rays}], got {n.dtype} of {list(n.shape)}.")
-        counts = torch.where(pack.count > 0, n.long().clamp_min(0), 0)
+        pack, _ = _check_pack("edges", edges, pack)
+        n = checks.within("n", n, MOST, edges.device, pack.n_rays)
+        if checks.readable(n) and int(n.sum()) >= MOST:
+            raise ConfigError(f"`n` must have a sum below 2^31 - 1, got {int(n.sum())}.")
+        counts = torch.where(pack.count > 0, n, 0)
         result = _packed(edges, _informative_packed(edges, cdfs, pack), pack, counts, stratified)
     return result._replace(edges=result.edges.to(dtype), samples=result.samples.to(dtype))
 
@@ -150,6 +159,12 @@ def edges_between(samples: Tensor, low: Tensor, high: Tensor) -> Tensor:
     mirrors the one before it about the last sample; both are clamped to low .. high. The interval of a single sample is
     low .. high.
     """
+    checks.reals(samples=samples, low=low, high=high)
+    if not samples.ndim or not low.shape == high.shape == samples.shape[:-1]:
+        raise ConfigError(
+            f"`low` and `high` must have one number for each ray of `samples`, {list(samples.shape)}; got "
+            f"{list(low.shape)} and {list(high.shape)}."
+        )
     low, high = low[..., None], high[..., None]
     if samples.shape[-1] < 2:
         return torch.cat((low, high), -1) if samples.shape[-1] else low[..., :0]
@@ -197,12 +212,11 @@ def _packed(edges: Tensor, cdfs: Tensor, pack: Pack, counts: Tensor, stratified:
 
 
 def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, values_pack: Pack) -> Neighbours:
+    sorted_pack, longest = _check_pack("sorted", sorted, sorted_pack)
+    values_pack, _ = _check_pack("values", values, values_pack)
     if sorted_pack.n_rays != values_pack.n_rays:
         raise ConfigError(f"both packs must have the same rays, got {sorted_pack.n_rays} and {values_pack.n_rays}.")
-    longest = _check_pack(sorted, sorted_pack)
-    ray = values_pack.ray_id()
-    if tuple(values.shape) != tuple(ray.shape):
-        raise ConfigError(f"`values` must have shape {list(ray.shape)} to fit its pack, got {list(values.shape)}.")
+    ray = values_pack.ray_id(len(values))
     if not longest or not len(values):
         return Neighbours(torch.full_like(ray, -1), torch.full_like(ray, -1))
     first, last = _ends(sorted_pack)
@@ -235,6 +249,7 @@ def _informative_packed(edges: Tensor, cdfs: Tensor, pack: Pack) -> Tensor:
 def _offsets(stratified: bool | Tensor, rays: tuple[int, ...], like: Tensor) -> Tensor:
     """Per ray, the offset o of the module docstring."""
     if isinstance(stratified, Tensor):
+        checks.reals(edges=like, stratified=stratified)
         if tuple(stratified.shape) != tuple(rays):
             raise ConfigError(f"`stratified` must have shape {list(rays)}, one per ray, got {list(stratified.shape)}.")
         return stratified.to(like.dtype)
@@ -254,18 +269,14 @@ def _padded(flat: Tensor) -> Tensor:
     return torch.cat((flat, flat.new_zeros(1)))
 
 
-def _check_alike(edges: Tensor, cdfs: Tensor) -> None:
-    if edges.ndim < 1 or edges.shape != cdfs.shape:
-        raise ConfigError(f"`cdfs` must have one value per edge, {list(edges.shape)}, got {list(cdfs.shape)}.")
-
-
-def _check_pack(flat: Tensor, pack: Pack) -> int:
-    """Check that the pack fits, and return the number of entries of the longest ray. Waits for the device once."""
+def _check_pack(name: str, flat: Tensor, pack: Pack) -> tuple[Pack, int]:
+    """The pack, checked against flat [S], and the number of entries of its longest ray. Waits for the device once."""
     if flat.ndim != 1:
-        raise ConfigError(f"packed rays lie in one flat array, got shape {list(flat.shape)}.")
+        raise ConfigError(f"packed rays lie in one flat array, got `{name}` of shape {list(flat.shape)}.")
+    pack = Pack(*checks.pack(*pack, len(flat), flat.device))
     if not pack.n_rays:
-        return 0
+        return pack, 0
     longest, total = torch.stack((pack.count.max(), pack.count.sum())).tolist()
     if total != flat.shape[0]:
-        raise ConfigError(f"the pack counts {total} entries, but there are {flat.shape[0]}.")
-    return longest
+        raise ConfigError(f"the pack of `{name}` counts {total} entries, but there are {flat.shape[0]}.")
+    return pack, longest

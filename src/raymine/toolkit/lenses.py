@@ -22,9 +22,13 @@ from torch import Tensor
 from raymine.cameras import distort_fisheye as _radius_of
 from raymine.cameras import undistort_fisheye as _angle_of
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 
 LENGTHS = (0, 1, 2, 4, 5, 8, 12)
 """Allowed numbers of coefficients of a perspective lens; missing coefficients are 0."""
+
+MOST_STEPS = 1000
+"""Most Newton steps of an inverse. It converges within about ten, or not at all."""
 
 STEEPEST = torch.pi / 2 - 1e-4
 """The largest angle that `undistort_fisheye` returns, in radians. A ray at a right angle does not meet the image
@@ -50,6 +54,8 @@ def undistort(points: Tensor, coefficients: Tensor, iterations: int = 10, tolera
     input. NaN stays NaN. Differentiable in both arguments; the derivative is exact where the iteration has converged.
     """
     coefficients = _twelve(points, coefficients)
+    checks.whole(high=MOST_STEPS, iterations=iterations)
+    checks.numbers(tolerance=tolerance)
     with torch.no_grad():
         x, y = points.unbind(-1)
         for _ in range(iterations):
@@ -79,6 +85,7 @@ def undistort_fisheye(points: Tensor, coefficients: Tensor, iterations: int = 10
     that the result keeps its direction and stays finite. NaN stays NaN. Differentiable in both arguments.
     """
     k = _four(points, coefficients)
+    checks.whole(high=MOST_STEPS, iterations=iterations)
     r2 = points.square().sum(-1)
     r = r2.clamp_min(_tiny(r2)).sqrt()
     with torch.no_grad():
@@ -130,7 +137,7 @@ def _newton(x: Tensor, y: Tensor, points: Tensor, k: Tensor, tolerance: float) -
 def _twelve(points: Tensor, coefficients: Tensor) -> Tensor:
     """Coefficients [..., 12], padded with zeros."""
     given = coefficients.shape[-1] if coefficients.ndim else -1
-    _check_points(points)
+    _check_points(points, coefficients)
     if given not in LENGTHS:
         raise ConfigError(
             f"a perspective lens has {', '.join(map(str, LENGTHS))} coefficients in the last dimension, got shape "
@@ -140,7 +147,7 @@ def _twelve(points: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def _four(points: Tensor, coefficients: Tensor) -> tuple[Tensor, ...]:
-    _check_points(points)
+    _check_points(points, coefficients)
     if not coefficients.ndim or coefficients.shape[-1] != 4:
         raise ConfigError(
             f"a fisheye lens has 4 coefficients in the last dimension, got shape {list(coefficients.shape)}."
@@ -148,11 +155,19 @@ def _four(points: Tensor, coefficients: Tensor) -> tuple[Tensor, ...]:
     return coefficients.unbind(-1)
 
 
-def _check_points(points: Tensor) -> None:
+def _check_points(points: Tensor, coefficients: Tensor) -> None:
     if not points.ndim or points.shape[-1] != 2 or not points.is_floating_point():
         raise ConfigError(
             f"`points` must be floating point of shape [..., 2], got {points.dtype} of shape {list(points.shape)}."
         )
+    checks.reals(points=points, coefficients=coefficients)
+    try:
+        torch.broadcast_shapes(points.shape[:-1], coefficients.shape[:-1])
+    except RuntimeError as error:
+        raise ConfigError(
+            f"`coefficients` must be those of one lens, or of one for each of the points {list(points.shape)}; got "
+            f"shape {list(coefficients.shape)}."
+        ) from error
 
 
 def _tiny(like: Tensor) -> float:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit.pack import Pack, pack_counts
 from raymine.toolkit.scan import running_sum
 
@@ -29,30 +30,26 @@ def distortion_loss(weights: Tensor, t_starts: Tensor, t_ends: Tensor, *, pack: 
     along a ray, with or without gaps. The loss of a ray without samples is 0. NaN or infinity in a ray makes its loss
     NaN or infinite, but does not affect other rays.
     """
-    for name, value in (("t_starts", t_starts), ("t_ends", t_ends)):
-        if value.shape != weights.shape:
-            raise ConfigError(
-                f"`{name}` must have the shape of `weights`, {list(weights.shape)}, got {list(value.shape)}."
-            )
+    checks.alike(weights=weights, t_starts=t_starts, t_ends=t_ends)
     middle, length = (t_starts + t_ends) * 0.5, t_ends - t_starts
     own = weights * weights * length / 3.0
     if pack is not None:
         return _packed(weights, middle, own, pack)
-    if weights.ndim < 1:
-        raise ConfigError("`weights` must have shape [..., n], got a single number.")
     upto, behind = running_sum(weights), running_sum(weights.flip(-1), exclusive=True).flip(-1)
     between = middle.diff(dim=-1) * (upto * behind)[..., :-1]
     return own.sum(-1) + 2.0 * between.sum(-1)
 
 
 def _packed(weights: Tensor, middle: Tensor, own: Tensor, pack: Pack) -> Tensor:
-    ray = pack.ray_id()
-    if tuple(weights.shape) != tuple(ray.shape):
-        raise ConfigError(f"`weights` must have shape {list(ray.shape)} to fit the pack, got {list(weights.shape)}.")
+    if weights.ndim != 1:
+        raise ConfigError(f"With a pack `weights` must have shape [B], got {list(weights.shape)}.")
+    pack = Pack(*checks.pack(*pack, len(weights), weights.device))
+    ray = pack.ray_id(len(weights))
     upto = running_sum(weights, pack)
     # The weight behind a sample is summed from the far end: subtracting from the total would lose it in rounding.
     behind = running_sum(weights.flip(0), pack_counts(pack.count.flip(0)), exclusive=True).flip(0)
     same = torch.cat((ray[1:] == ray[:-1], ray.new_zeros(min(len(ray), 1), dtype=torch.bool)))
     # Masked before the product: the gap to a ray that is not finite would turn a gradient of 0 into NaN.
     gaps = torch.where(same, middle.roll(-1) - middle, 0.0)
-    return weights.new_zeros(pack.n_rays).index_add(0, ray, own + 2.0 * gaps * (upto * behind))
+    each = own + 2.0 * gaps * (upto * behind)
+    return each.new_zeros(pack.n_rays).index_add(0, ray, each)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.composite.op import visible
 from raymine.kernels.packed import Samples, pack_counts
 from raymine.kernels.threads import mean
@@ -50,10 +51,11 @@ class OccupancyEstimator(torch.nn.Module):
         self, box: Sequence[float] | Tensor, resolution: int | Sequence[int] | Tensor = 128, levels: int = 1
     ) -> None:
         super().__init__()
-        sides = [resolution] * 3 if isinstance(resolution, int) else [int(side) for side in resolution]
+        sides = grid_sides(resolution, levels)
+        if isinstance(box, Tensor):
+            checks.present(box=box)
+            checks.numeric(box=box)
         corners = torch.as_tensor(box, dtype=torch.float32).detach().clone()
-        if len(sides) != 3 or min(sides) < 1 or levels < 1:
-            raise ConfigError(f"the grid needs 3 sides and levels of 1 or more, got {sides} and {levels}.")
         if corners.shape != (6,) or not bool(corners.isfinite().all() & (corners[:3] < corners[3:]).all()):
             raise ConfigError(f"`box` must be 6 finite numbers with low < high on every axis, got {corners.tolist()}.")
         self.levels = levels
@@ -96,6 +98,7 @@ class OccupancyEstimator(torch.nn.Module):
             raise ConfigError("`density_fn` and `alpha_fn` were both given. Pass one of them.")
         if not step > 0:
             raise ConfigError(f"`step` must be above 0, got {step}.")
+        checks.numbers(early_stop=early_stop, alpha_threshold=alpha_threshold)
         bounds = ray_bounds(origins, near, far, t_min, t_max)
         if stratified:
             bounds = bounds[0] + torch.rand_like(bounds[0]) * step, bounds[1]
@@ -151,10 +154,31 @@ class OccupancyEstimator(torch.nn.Module):
         self.binaries = self.binaries & seen.view(self.binaries.shape)
 
 
+MOST_LEVELS = 64
+"""Most nested boxes. The largest one is then 2^63 times as large as the smallest."""
+
+
+def grid_sides(resolution: int | Sequence[int] | Tensor, levels: int) -> list[int]:
+    """The three sides of a grid of `levels` levels, in cells. ConfigError if it has too many cells, or none."""
+    sides = [resolution] * 3 if isinstance(resolution, int) else [int(side) for side in resolution]
+    if len(sides) != 3 or min(sides) < 1 or levels < 1:
+        raise ConfigError(f"the grid needs 3 sides and levels of 1 or more, got {sides} and {levels}.")
+    if levels > MOST_LEVELS or levels * math.prod(sides) >= 2**31:
+        raise ConfigError(
+            f"the grid must have at most {MOST_LEVELS} levels and fewer than 2^31 cells, got {levels} levels of {sides}. "
+            f"Lower the resolution."
+        )
+    return sides
+
+
 def ray_bounds(
     origins: Tensor, near: float, far: float, t_min: Tensor | None, t_max: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Near and far bounds [R] of rays with origins [R, 3]: near .. far, narrowed by t_min and t_max [R]."""
+    checks.reals(origins=origins, t_min=t_min, t_max=t_max)
+    checks.numbers(near=near, far=far)
+    if origins.ndim != 2 or origins.shape[1] < 1:
+        raise ConfigError(f"`origins` must have shape [R, 3], got {list(origins.shape)}.")
     for name, value in (("t_min", t_min), ("t_max", t_max)):
         if value is not None and value.shape != origins.shape[:1]:
             raise ConfigError(f"`{name}` must have shape {list(origins.shape[:1])}, got {list(value.shape)}.")
@@ -186,21 +210,27 @@ def keep_visible(samples: Samples, ask: AlongRays, early_stop: float, faint: flo
         value = value[:, 0]
     if value.shape != samples.t_start.shape:
         raise ConfigError(f"the callback must give {list(samples.t_start.shape)} values, got {list(value.shape)}.")
+    checks.alike(t_start=samples.t_start, t_end=samples.t_end)
+    checks.numeric(t_start=samples.t_start, value=value)
+    ray_id = checks.within("ray_id", samples.ray_id, samples.n_rays, value.device, len(samples))
     value, length = value.detach().float(), (samples.t_end - samples.t_start).clamp_min(1e-30)
     optical = -torch.log1p(-value.clamp(0, 1)) if alpha else value * length
-    opaque = value.isnan()
+    opaque = optical.isnan()
     optical = torch.where(opaque, OPAQUE, optical).clamp(-OPAQUE, OPAQUE)
     unit = replace(samples, t_start=torch.zeros_like(optical), t_end=torch.ones_like(optical))
     seen = visible(optical, unit, early_stop, -math.inf)
     if faint > 0:
         seen &= opaque | ((value if alpha else -torch.expm1(-optical)) >= faint)
-    count = torch.zeros_like(samples.count).index_add_(0, samples.ray_id, seen.to(samples.count.dtype))
+    count = torch.zeros_like(samples.count).index_add_(0, ray_id, seen.to(samples.count.dtype))
     kept = seen.nonzero()[:, 0]  # the one wait for the device
-    return Samples(samples.t_start[kept], samples.t_end[kept], samples.ray_id[kept], *pack_counts(count))
+    return Samples(samples.t_start[kept], samples.t_end[kept], ray_id[kept], *pack_counts(count))
 
 
 def nested_boxes(box: Tensor, levels: int) -> Tensor:
     """[G, 6]: the box [6], followed by boxes that are each twice as large as the one before, about the same centre."""
+    checks.numeric(box=box)
+    checks.shapes([("box", box, (6,))], box.device)
+    checks.whole(1, MOST_LEVELS, levels=levels)
     centre, half = (box[:3] + box[3:]) / 2, (box[3:] - box[:3]) / 2
     return torch.stack([torch.cat((centre - half * 2**g, centre + half * 2**g)) for g in range(levels)])
 
@@ -211,11 +241,22 @@ def cells_to_visit(values: Tensor, occupied: Tensor, every: bool, some: int | No
     values [G * cells], occupied [G, X, Y, Z] bool. If `every`, all cells are visited. Otherwise `some` random cells
     (None: a quarter of the cells) and up to as many occupied cells; a cell may be listed more than once.
     """
-    levels = values.view(occupied.shape[0], -1)
+    checks.together(values=values, occupied=occupied)
+    checks.reals(values=values)
+    if occupied.ndim != 4 or not len(occupied) or values.shape != (occupied.numel(),):
+        raise ConfigError(
+            f"`values` must have shape [G * X * Y * Z] and `occupied` [G, X, Y, Z], got {list(values.shape)} and "
+            f"{list(occupied.shape)}."
+        )
+    checks.present(values=values)
+    levels = values.reshape(occupied.shape[0], -1)
     if every:
         return [(level >= 0).nonzero()[:, 0] for level in levels]
     chosen = []
     some = max(1, levels.shape[1] // 4) if some is None else some
+    checks.whole(some=some)
+    if some and not levels.shape[1]:
+        raise ConfigError(f"`occupied` must have cells, got shape {list(occupied.shape)}.")
     for level, full in zip(levels, occupied.flatten(1), strict=True):
         anywhere = torch.randint(len(level), (some,), device=level.device)
         anywhere = anywhere[level[anywhere] >= 0]
@@ -233,6 +274,9 @@ def visit(
 
     cells: per level, indices [k]. sides: (X, Y, Z). boxes [G, 6]. NaN is ignored. Not differentiable.
     """
+    checks.reals(values=values, boxes=boxes)
+    checks.inplace(values=values)
+    checks.shapes([("boxes", boxes, (len(cells), 6)), ("values", values, (len(cells) * math.prod(sides),))], values.device)
     visits = random_points(cells, sides, boxes)
     update_values(values.view(len(boxes), -1), visits, occupancy_fn, decay, skip_nan=True)
 
@@ -242,8 +286,11 @@ def random_points(cells: Sequence[Tensor], sides: torch.Size, boxes: Tensor) -> 
 
     The points of a level are drawn when the iterator reaches it.
     """
+    checks.reals(boxes=boxes)
+    checks.shapes([("boxes", boxes, (len(cells), 6))], boxes.device)
     res = torch.tensor(sides, device=boxes.device)
     for listed, box in zip(cells, boxes, strict=True):
+        checks.together(boxes=boxes, cells=listed)
         at = grid_coordinates(listed, sides)
         unit = (at + torch.rand_like(at, dtype=torch.float32)) / res
         yield Visit(listed, box[:3] + unit * (box[3:] - box[:3]))
@@ -251,6 +298,7 @@ def random_points(cells: Sequence[Tensor], sides: torch.Size, boxes: Tensor) -> 
 
 def occupied_cells(values: Tensor, threshold: float) -> Tensor:
     """[n] bool: values [n] above min(threshold, mean). The mean is over all levels, without excluded cells (< 0)."""
+    checks.reals(values=values)
     return above_limit(values, threshold, counted=values >= 0)
 
 
@@ -262,6 +310,9 @@ def seen_cells(
     Each cell is tested at one point. Along an axis, the points of its n cells are evenly spaced from one face of the
     box to the other, both included (n = 1: the middle).
     """
+    checks.present(K=K, c2w=c2w)
+    checks.numeric(K=K)
+    checks.numeric(c2w=c2w)
     if K.shape[1:] != (3, 3) or c2w.ndim != 3 or c2w.shape[1:] not in ((3, 4), (4, 4)) or len(K) not in (1, len(c2w)):
         raise ConfigError(
             "cameras must be K [I, 3, 3] or [1, 3, 3] and c2w [I, 3, 4] or [I, 4, 4], got "

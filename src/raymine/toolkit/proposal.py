@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit.importance import importance_samples, searchsorted
 from raymine.toolkit.pack import Pack
 
@@ -51,6 +52,11 @@ class RaySpan:
     def __post_init__(self) -> None:
         if self.spacing not in ("uniform", "lindisp"):
             raise ConfigError(f"`spacing` must be uniform or lindisp, got {self.spacing!r}.")
+        tensors = {
+            name: value for name, value in (("near", self.near), ("far", self.far)) if isinstance(value, Tensor)
+        }
+        if tensors:
+            checks.numeric(**tensors)
         rays = self.rays
         for name, value in (("near", self.near), ("far", self.far)):
             if isinstance(value, Tensor):
@@ -72,16 +78,24 @@ class RaySpan:
                 if value.ndim != 1 or self.n_rays not in (None, value.shape[0]):
                     raise ConfigError(f"near and far must be of shape [R] with R = n_rays, got {list(value.shape)}.")
                 return value.shape[0]
-        if self.n_rays is None or self.n_rays < 0:
+        if self.n_rays is None or not 0 <= self.n_rays < 2**31:
             raise ConfigError(f"`n_rays` must be given when near and far are numbers, got {self.n_rays}.")
         return self.n_rays
 
     def distances(self, s: Tensor) -> Tensor:
         """s [R, n] in 0..1 -> distances [R, n]. Differentiable."""
+        checks.reals(s=s)
+        if s.ndim != 2 or s.shape[0] != self.rays:
+            raise ConfigError(f"`s` must have shape [{self.rays}, n], got {list(s.shape)}.")
+        checks.together(s=s, **{"near": part for part in (self.near, self.far) if isinstance(part, Tensor)})
+        kind = s.dtype
+        # In half precision, a distance above 65504 would become infinite, and the ray a miss.
+        work = torch.promote_types(kind, torch.float32)
         near, far = (
-            (x.to(s.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=s.dtype, device=s.device))
+            (x.to(work) if isinstance(x, Tensor) else torch.full((), x, dtype=work, device=s.device))
             for x in (self.near, self.far)
         )
+        s = s.to(work)
         near, far = torch.broadcast_tensors(near, far)
         hit = (near < far) & torch.isfinite(near) & torch.isfinite(far)
         if self.spacing == "lindisp":
@@ -92,7 +106,7 @@ class RaySpan:
             t = low * (1 - s) + high * s
         else:
             t = 1 / (s / high + (1 - s) / torch.maximum(low, NEAREST * high))
-        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None])
+        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None]).to(kind)
 
 
 class Intervals(NamedTuple):
@@ -161,11 +175,7 @@ class ProposalEstimator(torch.nn.Module):
             t = span.distances(edges)
             with torch.set_grad_enabled(requires_grad):
                 densities = density_fn(t[:, :-1], t[:, 1:])
-                if densities.shape != t[:, 1:].shape:
-                    raise ConfigError(
-                        f"a density must have the shape of its intervals, {list(t[:, 1:].shape)}, got "
-                        f"{list(densities.shape)}."
-                    )
+                check_densities(densities, t[:, 1:])
                 cdfs = density_cdf(densities, t[:, :-1], t[:, 1:])
             levels.append(Level(edges, cdfs))
         edges = importance_samples(edges, sharpened(cdfs, exponent), final_samples, stratified=offsets[-1]).edges
@@ -233,6 +243,15 @@ class ProposalEstimator(torch.nn.Module):
         return list(stratified.unbind(0))
 
 
+def check_densities(densities: Tensor, ends: Tensor) -> None:
+    """ConfigError unless what a density function returned fits the intervals with these ends [R, n]."""
+    if densities.shape != ends.shape:
+        raise ConfigError(
+            f"a density must have the shape of its intervals, {list(ends.shape)}, got {list(densities.shape)}."
+        )
+    checks.reals(intervals=ends, density=densities)
+
+
 def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
     """densities, t_starts, t_ends [..., n] -> [..., n + 1]: the CDF of the weights at every edge. Differentiable.
 
@@ -240,6 +259,7 @@ def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
     the last edge, so the last density is not used. A NaN density makes the CDF NaN at the edges behind it, except at
     the last.
     """
+    checks.alike(densities=densities, t_starts=t_starts, t_ends=t_ends)
     length = t_ends - t_starts
     work = torch.promote_types(densities.dtype, torch.float32)
     optical = torch.where(length == 0, 0.0, densities.to(work)) * length
@@ -249,6 +269,7 @@ def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
 
 def transmittance_cdf(transmittance: Tensor) -> Tensor:
     """Transmittance [..., n] before each interval -> CDF [..., n + 1] at every edge; 1 at the last. Differentiable."""
+    checks.alike(transmittance=transmittance)
     return 1.0 - torch.cat((transmittance, torch.zeros_like(transmittance[..., :1])), -1)
 
 
@@ -260,7 +281,8 @@ def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
     """
     if exponent < 0 or not math.isfinite(exponent):
         raise ConfigError(f"`exponent` must be 0 or more, got {exponent}.")
-    if exponent == 1.0:
+    checks.alike(cdfs=cdfs)
+    if exponent == 1.0 or cdfs.shape[-1] < 2:
         return cdfs
     weights = cdfs.diff(dim=-1).clamp_min(0)
     # Weights are divided by the largest one first, so that a large exponent does not make all of them underflow.
@@ -277,6 +299,7 @@ def anneal_exponent(step: int, steps: int, slope: float = 10.0) -> float:
     It grows from 0 (every interval gets the same number of samples) to 1 (samples follow the weights). At x = 0 its
     derivative with respect to x is `slope`. mip-NeRF 360 uses slope 10.
     """
+    checks.numbers(step=step)
     if steps < 1 or not 0 < slope < math.inf:
         raise ConfigError(f"`steps` must be at least 1 and `slope` positive, got {steps} and {slope}.")
     x = min(max(step / steps, 0.0), 1.0)
@@ -300,12 +323,21 @@ def interlevel_loss(
     with the packs of `edges` and `proposal_edges` -> one value for each interval, ray by ray. Differentiable in both
     CDFs; detach `cdfs` to train the proposal only. If the proposal of a ray has no edges, its bound is 0.
     """
+    checks.alike(edges=edges, cdfs=cdfs)
+    checks.alike(proposal_edges=proposal_edges, proposal_cdfs=proposal_cdfs)
+    checks.reals(edges=edges, proposal_edges=proposal_edges)
+    checks.numbers(eps=eps)
+    if packs is None and not (edges.shape[-1] and proposal_edges.shape[-1]):
+        raise ConfigError(
+            f"`edges` and `proposal_edges` must have at least one edge per ray, got {list(edges.shape)} and "
+            f"{list(proposal_edges.shape)}."
+        )
     found = searchsorted(proposal_edges, edges, None if packs is None else (packs[1], packs[0]))
     if packs is None:
         weights = cdfs.diff(dim=-1)
         outer = proposal_cdfs.gather(-1, found.right[..., 1:]) - proposal_cdfs.gather(-1, found.left[..., :-1])
     else:
-        ray = packs[0].ray_id()
+        ray = packs[0].ray_id(len(edges))
         opens = (ray[1:] == ray[:-1]).nonzero()[:, 0]
         weights = cdfs[opens + 1] - cdfs[opens]
         padded = torch.cat((proposal_cdfs, proposal_cdfs.new_zeros(1)))
@@ -321,12 +353,13 @@ class ProposalGate:
     """
 
     def __init__(self, target: float = 5.0, num_steps: int = 1000) -> None:
-        if num_steps < 1 or target < 0:
+        if num_steps < 1 or not target >= 0:
             raise ConfigError(f"`num_steps` must be at least 1 and `target` 0 or more, got {num_steps} and {target}.")
         self.target, self.num_steps, self.since = target, num_steps, 0
 
     def __call__(self, step: int) -> bool:
         """Whether to train the proposals at this step. Call it once per step."""
+        checks.numbers(step=step)
         due = self.since > min(step / self.num_steps, 1.0) * self.target
         self.since = 1 if due else self.since + 1
         return due

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.scan.op import running_product as packed_product
 from raymine.kernels.scan.op import running_sum as packed_sum
 from raymine.toolkit.pack import Pack
@@ -41,6 +42,7 @@ def running_product(values: Tensor, pack: Pack | None = None, *, exclusive: bool
 def _batched(values: Tensor, neutral: float, exclusive: bool) -> Tensor:
     if values.ndim == 0:
         raise ConfigError("`values` must have a dimension to scan, got a single number.")
+    checks.numeric(values=values)
     wide = values.float() if values.dtype in _HALVES else values
     if exclusive:
         wide = torch.cat((torch.full_like(wide[..., :1], neutral), wide[..., :-1]), -1)

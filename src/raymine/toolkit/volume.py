@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit.pack import Pack
 from raymine.toolkit.scan import running_product, running_sum
 
@@ -58,9 +59,10 @@ def transmittance_from_alpha(alpha: Tensor, pack: Pack | None = None, prefix: Te
 
     prefix: as in `transmittance_from_density`.
     """
+    checks.alike(alpha=alpha, prefix=prefix)
     _check_flat("alpha", alpha, pack)
     wide = alpha.to(torch.promote_types(alpha.dtype, torch.float32))
-    return _after(running_product(1 - wide, pack, exclusive=True).to(alpha.dtype), pack, prefix)
+    return _after(running_product(1 - wide, pack, exclusive=True).to(alpha.dtype), prefix)
 
 
 def weights_from_density(
@@ -70,11 +72,14 @@ def weights_from_density(
 
     density, prefix: as in `transmittance_from_density`.
     """
+    if pack is not None:
+        checks.alike(t_start=t_start, t_end=t_end, density=density)
     optical = _optical(t_start, t_end, density)
+    checks.alike(density=optical, prefix=prefix)
     _check_flat("density", optical, pack)
     kind = _kind(t_start, t_end, density)
     # The exclusive sum is not computed as a difference, so T_i is exactly 0 behind an opaque sample.
-    through = _after(torch.exp(-running_sum(optical, pack, exclusive=True)).to(kind), pack, prefix)
+    through = _after(torch.exp(-running_sum(optical, pack, exclusive=True)).to(kind), prefix)
     alpha = -torch.expm1(-optical).to(kind)
     return Weights(through * alpha, through, alpha)
 
@@ -103,6 +108,7 @@ def visible_from_density(
 
     density, prefix: as in `transmittance_from_density`. NaN counts as visible, so that errors are not hidden.
     """
+    checks.numbers(stop=stop, faint=faint)
     _, through, alpha = weights_from_density(t_start, t_end, density, pack, prefix)
     return _visible(through, alpha, stop, faint)
 
@@ -112,6 +118,7 @@ def visible_from_alpha(
     alpha: Tensor, pack: Pack | None = None, prefix: Tensor | None = None, *, stop: float = 1e-4, faint: float = 0.0
 ) -> Tensor:
     """As `visible_from_density`, from opacities in 0..1."""
+    checks.numbers(stop=stop, faint=faint)
     return _visible(transmittance_from_alpha(alpha, pack, prefix), alpha, stop, faint)
 
 
@@ -123,6 +130,9 @@ def accumulate(weights: Tensor, values: Tensor | None = None, pack: Pack | None 
     results are reproducible.
     """
     _check_flat("weights", weights, pack)
+    checks.together(weights=weights, values=values)
+    if not weights.ndim:
+        raise ConfigError("`weights` must have shape [..., n], got a single number.")
     if values is None:
         parts = weights[..., None]
     elif values.ndim != weights.ndim + 1 or values.shape[:-1] != weights.shape:
@@ -131,6 +141,7 @@ def accumulate(weights: Tensor, values: Tensor | None = None, pack: Pack | None 
         parts = weights[..., None] * values
     if pack is None:
         return parts.sum(-2)
+    pack = Pack(*checks.ranges(*pack, len(parts), parts.device))
     if not len(parts):
         # Adding an empty sum keeps the result in the graph, so that `backward` works in a step without samples.
         return parts.new_zeros(pack.n_rays, parts.shape[1]) + parts.sum(0)
@@ -161,9 +172,10 @@ def rendering(
     if (rgb_sigma_fn is None) == (rgb_alpha_fn is None):
         given = "neither" if rgb_sigma_fn is None else "both"
         raise ConfigError(f"`rendering` takes one of `rgb_sigma_fn` and `rgb_alpha_fn`, got {given}.")
-    if t_start.shape != t_end.shape:
-        raise ConfigError(f"`t_end` must have the shape of `t_start`, {list(t_start.shape)}, got {list(t_end.shape)}.")
+    checks.alike(t_start=t_start, t_end=t_end)
     _check_flat("t_start", t_start, pack)
+    if pack is not None:
+        pack = Pack(*checks.pack(*pack, len(t_start), t_start.device))
     field = rgb_sigma_fn or rgb_alpha_fn
     if field is not None and t_start.numel():
         if ray_id is None and pack is not None:
@@ -172,9 +184,13 @@ def rendering(
     else:
         rgb, opaque = t_start.new_zeros((*t_start.shape, 3)), torch.zeros_like(t_start)
     for name, got, shape in (("colours", rgb, [*t_start.shape, 3]), ("densities", opaque, [*t_start.shape])):
+        what = name if rgb_sigma_fn is not None or name == "colours" else "opacities"
         if list(got.shape) != shape:
-            what = name if rgb_sigma_fn is not None or name == "colours" else "opacities"
             raise ConfigError(f"The field must return {what} of shape {shape}, got {list(got.shape)}.")
+        if not got.is_floating_point() or got.device != t_start.device:
+            raise ConfigError(
+                f"The field must return {what} in floating point on {t_start.device}, got {got.dtype} on {got.device}."
+            )
     if rgb_sigma_fn is not None:
         found = weights_from_density(t_start, t_end, opaque, pack)
     else:
@@ -187,19 +203,18 @@ def rendering(
     colours, depths, opacities = sums.split((3, 1, 1), -1)
     depths = depths / opacities.clamp_min(torch.finfo(rgb.dtype).eps)
     if background is not None:
+        checks.reals(t_start=t_start, background=background)
+        if background.shape not in ((3,), colours.shape):
+            raise ConfigError(
+                f"`background` must have shape [3] or {list(colours.shape)}, got {list(background.shape)}."
+            )
         colours = colours + background * (1 - opacities)
     return colours, opacities, depths, extras
 
 
 def _optical(t_start: Tensor, t_end: Tensor, density: Tensor) -> Tensor:
     """s_i d_i, in float32 or float64. Infinite densities become the largest finite number, so that 0 * inf gives 0."""
-    try:
-        torch.broadcast_shapes(t_start.shape, t_end.shape, density.shape)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"`t_start`, `t_end` and `density` must have one shape, got {list(t_start.shape)}, {list(t_end.shape)} "
-            f"and {list(density.shape)}."
-        ) from error
+    checks.joined(t_start=t_start, t_end=t_end, density=density)
     kind = torch.promote_types(_kind(t_start, t_end, density), torch.float32)
     return density.to(kind).clamp(max=torch.finfo(kind).max) * (t_end.to(kind) - t_start.to(kind))
 
@@ -214,15 +229,9 @@ def _check_flat(name: str, samples: Tensor, pack: Pack | None) -> None:
         raise ConfigError(f"With a pack `{name}` must have shape [B], got {list(samples.shape)}.")
 
 
-def _after(through: Tensor, pack: Pack | None, prefix: Tensor | None) -> Tensor:
+def _after(through: Tensor, prefix: Tensor | None) -> Tensor:
     """Transmittances times `prefix`, the transmittance before the first sample."""
-    if prefix is None:
-        return through
-    if pack is not None and prefix.shape != through.shape:
-        raise ConfigError(
-            f"`prefix` must have shape {list(through.shape)}, one for each sample, got {list(prefix.shape)}."
-        )
-    return through * prefix
+    return through if prefix is None else through * prefix
 
 
 def _visible(through: Tensor, alpha: Tensor, stop: float, faint: float) -> Tensor:

@@ -72,7 +72,5 @@ def _check(parameter: Tensor, grad: checks.Row, m: Tensor | None, v: Tensor, rat
             raise ConfigError(f"`gate` must be bool, got {rates.gate.dtype}.")
     if (m is None) != (rates.beta1 == 0):
         raise ConfigError(f"`m` must be None just where beta1 is 0; beta1 is {rates.beta1}.")
-    for name, value in (("parameter", parameter), ("m", m), ("v", v)):
-        if value is not None and not value.is_contiguous():
-            raise ConfigError(f"`{name}` must be contiguous, since it is updated in place.")
+    checks.inplace(parameter=parameter, m=m, v=v)
     return kind
