@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import dispatch
 from raymine.kernels.composite.op import composite
 from raymine.kernels.packed import Samples
 from raymine.toolkit import volume
 from raymine.toolkit.pack import Pack, pack_counts
+from support.device import TRITON_DEVICE
 from support.paths import DOCS
 
 PAGE = DOCS / "toolkit" / "volume.md"
@@ -320,3 +322,34 @@ def test_documentation_examples_run() -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), {})
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("behind", ["each", "shared", "none"])
+def test_rendering_by_one_kernel_equals_rendering_by_parts(batched: bool, behind: str) -> None:
+    pytest.importorskip("triton")
+    t_start, t_end, density, pack = (x for x in ragged(6, torch.float32))
+    if batched:
+        t_start, t_end, density = (x[:33].reshape(3, 11) for x in (t_start, t_end, density))
+    rays = 3 if batched else 6
+    torch.manual_seed(1)
+    rgb, chosen = torch.rand(*t_start.shape, 3), {"each": torch.rand(rays, 3), "shared": torch.rand(3), "none": None}
+    leaves = [x.to(TRITON_DEVICE).requires_grad_() for x in (density * 0.3, rgb, chosen[behind]) if x is not None]
+    place = [x.to(TRITON_DEVICE) for x in (t_start, t_end)]
+    results = []
+    for backend in ("gpu", "reference"):
+        with dispatch.force(backend):  # type: ignore[arg-type]
+            colours, opacities, depths, extras = volume.rendering(
+                *place,
+                None if batched else Pack(*(part.to(TRITON_DEVICE) for part in pack)),
+                rgb_sigma_fn=lambda *_: (leaves[1], leaves[0]),
+                background=leaves[2] if len(leaves) > 2 else None,
+            )
+            outs = [colours, opacities, depths, *(extras[name] for name in ("weights", "trans", "alphas"))]
+            assert ("VolumeBackward" in type(colours.grad_fn).__name__) == (backend == "gpu"), "the kernel was used"
+            torch.manual_seed(2)
+            grads = torch.autograd.grad(outs, leaves, [torch.randn_like(out) for out in outs])
+            results.append([*(out.detach() for out in outs), *grads])
+    for got, expected in zip(*results, strict=True):
+        assert got.shape == expected.shape
+        assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -95,6 +95,12 @@ def choose(op: str, device: torch.device) -> Backend:
     return _usual(op, device.type)
 
 
+def has_gpu_kernel(op: str, device: torch.device) -> bool:
+    """Whether `op` runs as a Triton kernel on `device`. False, not an error, if a backend is forced that it lacks."""
+    forced = _forced.get()
+    return (forced is None or forced == "gpu") and choose(op, device) == "gpu"
+
+
 @cache
 def _usual(op: str, device: str) -> Backend:
     """The choice without `force`; logged on the first call for an op and a device."""

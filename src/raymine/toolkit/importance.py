@@ -20,7 +20,6 @@ from raymine.errors import ConfigError
 from raymine.kernels import checks
 from raymine.toolkit.pack import Pack, pack_counts
 
-
 MOST = 2**31 - 1
 """Most samples of a call."""
 
