@@ -51,9 +51,9 @@ def test_packs_without_rays_or_samples_are_empty() -> None:
         ([0, 1, 3], 3, r"must be in 0 .. 2, got 0 .. 3"),
         ([-1, 0], 3, r"got -1 .. 0"),
         ([0], 0, r"must be in 0 .. -1"),
-        ([0], -1, "`n_rays` must not be negative"),
-        ([0.0], 1, r"must be integers of shape \[B\]"),
-        ([[0]], 1, r"must be integers of shape \[B\]"),
+        ([0], -1, "`n_rays` must be in 0"),
+        ([0.0], 1, "must be integers, got torch.float32"),
+        ([[0]], 1, r"must have shape \[R\], got \[1, 1\]"),
     ],
 )
 def test_invalid_ids_raise(ids: list[int], n: int, words: str) -> None:
@@ -61,7 +61,9 @@ def test_invalid_ids_raise(ids: list[int], n: int, words: str) -> None:
         pack_ids(torch.tensor(ids), n)
 
 
-@pytest.mark.parametrize(("counts", "words"), [([1, -2], "not be negative, got -2"), ([1.5], "must be integers")])
+@pytest.mark.parametrize(
+    ("counts", "words"), [([1, -2], "not be negative, but `count` of ray 1 is -2"), ([1.5], "must be integers")]
+)
 def test_invalid_counts_raise(counts: list[int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         pack_counts(torch.tensor(counts))

@@ -120,9 +120,7 @@ def alike(**named: Tensor | None) -> torch.device:
         raise ConfigError(f"`{of}` must have shape [..., n], got a single number.")
     for name, value in rest:
         if value.shape != first.shape:
-            raise ConfigError(
-                f"`{name}` must have the shape of `{of}`, {list(first.shape)}, got {list(value.shape)}."
-            )
+            raise ConfigError(f"`{name}` must have the shape of `{of}`, {list(first.shape)}, got {list(value.shape)}.")
     return reals(**named)
 
 

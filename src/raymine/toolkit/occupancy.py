@@ -276,7 +276,9 @@ def visit(
     """
     checks.reals(values=values, boxes=boxes)
     checks.inplace(values=values)
-    checks.shapes([("boxes", boxes, (len(cells), 6)), ("values", values, (len(cells) * math.prod(sides),))], values.device)
+    checks.shapes(
+        [("boxes", boxes, (len(cells), 6)), ("values", values, (len(cells) * math.prod(sides),))], values.device
+    )
     visits = random_points(cells, sides, boxes)
     update_values(values.view(len(boxes), -1), visits, occupancy_fn, decay, skip_nan=True)
 

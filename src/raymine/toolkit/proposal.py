@@ -52,9 +52,7 @@ class RaySpan:
     def __post_init__(self) -> None:
         if self.spacing not in ("uniform", "lindisp"):
             raise ConfigError(f"`spacing` must be uniform or lindisp, got {self.spacing!r}.")
-        tensors = {
-            name: value for name, value in (("near", self.near), ("far", self.far)) if isinstance(value, Tensor)
-        }
+        tensors = {name: value for name, value in (("near", self.near), ("far", self.far)) if isinstance(value, Tensor)}
         if tensors:
             checks.numeric(**tensors)
         rays = self.rays
