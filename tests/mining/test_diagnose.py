@@ -141,5 +141,5 @@ def test_diagnosis_of_no_samples_is_zero() -> None:
 
 
 def test_diagnosis_rejects_a_wrong_shape_and_names_the_tensor() -> None:
-    with pytest.raises(ConfigError, match=r"`transmittance` must have shape \[8\]"):
+    with pytest.raises(ConfigError, match=r"`transmittance` must have the shape of `size`, \[8\]"):
         d.diagnose(SIZE, WEIGHTS, THROUGH[:3], RAY_ID, torch.zeros(2), selection([0], [1.0]))

@@ -264,7 +264,8 @@ class _Worker:
         path = os.pathsep.join(part for part in sys.path if part)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.fuzz_worker", suite, str(start)],
-            env={**os.environ, "PYTHONPATH": path, **env},
+            # Threads of kernels that wait for one another sleep, instead of keeping a core busy.
+            env={**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -301,12 +302,20 @@ class _Worker:
 
 def run_suite(suite: str, env: Mapping[str, str] | None = None, silence: float = SILENCE) -> Report:
     """Run every trial of a module of cases in worker processes, with environment variables `env`."""
-    names = [trial.name for trial in suite_trials(suite)]
-    verdicts: Counter[str] = Counter()
-    failures: list[str] = []
+    return run_suites((suite,), env, silence)[suite]
+
+
+def run_suites(
+    suites: Sequence[str], env: Mapping[str, str] | None = None, silence: float = SILENCE
+) -> dict[str, Report]:
+    """As `run_suite` for several modules of cases, whose worker compiles what they share once."""
+    owners = [suite for suite in suites for _ in suite_trials(suite)]
+    names = [trial.name for suite in suites for trial in suite_trials(suite)]
+    verdicts: Counter[tuple[str, str]] = Counter()
+    failures: list[tuple[str, str]] = []
     at = 0
     while at < len(names):
-        worker = _Worker(suite, at, env or {})
+        worker = _Worker("+".join(suites), at, env or {})
         ready = worker.lines.get(timeout=SILENCE)
         assert ready, f"the worker did not start: {worker.end()}"
         while at < len(names):
@@ -316,20 +325,25 @@ def run_suite(suite: str, env: Mapping[str, str] | None = None, silence: float =
             except queue.Empty:
                 fault = f"no answer for {silence:g} s"
             if fault:
-                failures.append(f"{names[at]}: {fault}; {worker.end()}")
+                failures.append((owners[at], f"{names[at]}: {fault}; {worker.end()}"))
                 at += 1
                 break
             said = json.loads(line)
             if "begin" in said:
                 assert said["begin"] == names[at], f"the worker runs {said['begin']} instead of {names[at]}"
                 continue
-            verdicts[said["verdict"]] += 1
+            verdicts[owners[at], said["verdict"]] += 1
             if said["verdict"] == "failed":
-                failures.append(f"{names[at]}: {said['note']}")
+                failures.append((owners[at], f"{names[at]}: {said['note']}"))
             at += 1
         worker.end()
-        assert len(failures) < 1000, "\n".join(failures[:20])
-    return Report(verdicts["refused"], verdicts["answered"], failures)
+        assert len(failures) < 1000, "\n".join(failure for _, failure in failures[:20])
+    return {
+        suite: Report(
+            verdicts[suite, "refused"], verdicts[suite, "answered"], [words for own, words in failures if own == suite]
+        )
+        for suite in suites
+    }
 
 
 def require_sound(report: Report, at_least: int) -> None:

@@ -300,7 +300,9 @@ def kinds_of(weights: Array, transmittance: Array, matters: float = 1e-3, behind
 def diagnosed(args: Args, found: diagnose.Diagnosis) -> str:
     a = {name: plain(value) for name, value in args.items()}
     n = len(flat(a["size"]))
-    require(flat(a["weights"]).shape == flat(a["transmittance"]).shape == flat(a["ray_id"], "i").shape == (n,), "shapes")
+    require(
+        flat(a["weights"]).shape == flat(a["transmittance"]).shape == flat(a["ray_id"], "i").shape == (n,), "shapes"
+    )
     require(((a["ray_id"] >= 0) & (a["ray_id"] < len(flat(a["pixel_loss"])))).all(), "ray_id")
     chosen = mask_of(a["index"], a["weight"], n)
     kinds = kinds_of(a["weights"], a["transmittance"])
@@ -398,8 +400,10 @@ CASES = [
         lambda rng, size: {"gradient": rand(rng, size.samples, 4)},
         draw.norms,
         holds=equals(
-            lambda gradient: require(gradient.ndim == 2 and gradient.dtype == np.float64, "gradient")
-            or np.nan_to_num(np.linalg.norm(gradient, axis=-1), nan=0.0, posinf=0.0)
+            lambda gradient: (
+                require(gradient.ndim == 2 and gradient.dtype == np.float64, "gradient")
+                or np.nan_to_num(np.linalg.norm(gradient, axis=-1), nan=0.0, posinf=0.0)
+            )
         ),
     ),
     Case((f"{MINE}.draw.probabilities",), sizes_args, draw.probabilities, holds=equals(shares)),
@@ -407,9 +411,7 @@ CASES = [
         (f"{MINE}.draw.concentration",),
         lambda rng, size: {"p": draw_args(rng, size)["p"], "marched": size.samples + 3},
         draw.concentration,
-        holds=equals(
-            lambda p, marched: require(marched >= 0, "marched") or math.sqrt((flat(p) ** 2).sum() * marched)
-        ),
+        holds=equals(lambda p, marched: require(marched >= 0, "marched") or math.sqrt((flat(p) ** 2).sum() * marched)),
     ),
     Case((f"{MINE}.draw.poisson",), draw_args, draw.poisson, holds=equals(by_chance)),
     Case(
@@ -466,8 +468,10 @@ CASES = [
         lambda rng, size: {**sizes_args(rng, size), "chosen": rand(rng, size.samples) > 0.5},
         diagnose.share_kept,
         holds=equals(
-            lambda size, chosen: require(flat(chosen, "b").shape == flat(size).shape, "shapes")
-            or (size[chosen].sum() / size.sum() if size.sum() > 0 else 0.0)
+            lambda size, chosen: (
+                require(flat(chosen, "b").shape == flat(size).shape, "shapes")
+                or (size[chosen].sum() / size.sum() if size.sum() > 0 else 0.0)
+            )
         ),
     ),
     Case((f"{TOOLS}.skewness",), sizes_args, diagnose.skewness, holds=equals(skew, close=1e-3)),

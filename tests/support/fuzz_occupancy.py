@@ -222,7 +222,9 @@ def run_update(values: Tensor, cells: Tensor, points: Tensor, found: Tensor, dec
 
 def updated(before: Args, values: Array, cells: Array, points: Array, found: Array, decay: float) -> Array:
     old = before["values"]
-    require(values.ndim <= 2 and cells.ndim == 1 and cells.dtype == np.int64 and points.shape == (len(cells), 3), "shapes")
+    require(
+        values.ndim <= 2 and cells.ndim == 1 and cells.dtype == np.int64 and points.shape == (len(cells), 3), "shapes"
+    )
     require(((cells >= 0) & (cells < old.size)).all(), "a cell does not exist")
     require(0 <= decay <= 1 and (not len(cells) or found.size == len(cells)), "found")
     new, flat = old.reshape(-1).copy(), found.reshape(-1)
@@ -397,13 +399,13 @@ CASES = [
         )
         for warmup in (64, 2)
     ),
-    Case(
-        (f"{GRID}.OccupancyEstimator.mark_invisible_cells",), camera_args, run_mark, holds=seen_by, sizes=(USUAL,)
-    ),
+    Case((f"{GRID}.OccupancyEstimator.mark_invisible_cells",), camera_args, run_mark, holds=seen_by, sizes=(USUAL,)),
     Case((f"{GRID}.seen_cells",), camera_args, run_seen, holds=seen_by, sizes=(USUAL,)),
     Case(
         (f"{GRID}.ray_bounds",),
-        lambda rng, size: {k: v for k, v in ray_args(rng, size).items() if k in ("origins", "near", "far", "t_min", "t_max")},
+        lambda rng, size: {
+            k: v for k, v in ray_args(rng, size).items() if k in ("origins", "near", "far", "t_min", "t_max")
+        },
         occupancy.ray_bounds,
         holds=equals(bounds_of),
     ),

@@ -200,7 +200,9 @@ def resampled_packed(args: Args, result: importance.Resampled) -> str:
     new, samples = plain(result.edges), plain(result.samples)
     new_rays = rays_of(plain(result.edge_pack.first), plain(result.edge_pack.count), new)
     sample_rays = rays_of(plain(result.sample_pack.first), plain(result.sample_pack.count), samples)
-    if [r.stop - r.start for r in sample_rays] != [int(k) if r.stop > r.start else 0 for k, r in zip(n, rays, strict=True)]:
+    if [r.stop - r.start for r in sample_rays] != [
+        int(k) if r.stop > r.start else 0 for k, r in zip(n, rays, strict=True)
+    ]:
         return "a ray has another number of samples"
     if not moderate(args):
         return ""

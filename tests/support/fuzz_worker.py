@@ -1,6 +1,7 @@
 """The worker process of `fuzz.run_suite`: runs trials one by one and writes what it does, and the verdict, to stdout.
 
-`python -m support.fuzz_worker MODULE FIRST` runs the trials of a module of cases from number FIRST on. Memory that
+`python -m support.fuzz_worker MODULE FIRST` runs the trials of a module of cases from number FIRST on; MODULE+OTHER
+those of several. Memory that
 NumPy does not initialise gets a pattern on both sides and NaN inside, so that a write outside of it, and an element
 that is never written, show up.
 """
@@ -153,7 +154,7 @@ def main(suite: str, first: int) -> None:
     def say(**words: Any) -> None:
         channel.write(json.dumps(words) + "\n")
 
-    every: list[Trial] = suite_trials(suite)
+    every: list[Trial] = [trial for part in suite.split("+") for trial in suite_trials(part)]
     say(ready=len(every))
     for trial in every[first:]:
         say(begin=trial.name)

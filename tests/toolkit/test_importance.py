@@ -241,13 +241,13 @@ def test_strided_inputs_match_and_samples_have_no_gradient() -> None:
 
 def test_invalid_arguments_raise_config_error() -> None:
     edges, pack = torch.zeros(6), pack_counts(torch.tensor([2, 3]))
-    with pytest.raises(ConfigError, match=r"`cdfs` must have one value per edge, \[6\], got \[5\]"):
+    with pytest.raises(ConfigError, match=r"`cdfs` must have the shape of `edges`, \[6\], got \[5\]"):
         importance_samples(edges, torch.zeros(5), 2)
     with pytest.raises(ConfigError, match="`n` must be at least 1, got 0"):
         importance_samples(edges, edges, 0)
-    with pytest.raises(ConfigError, match="the pack counts 5 entries, but there are 6"):
+    with pytest.raises(ConfigError, match="all 6 samples together; `count` sums to 5"):
         importance_samples(edges, edges, 2, pack=pack)
-    with pytest.raises(ConfigError, match=r"`n` must be integers of shape \[2\]"):
+    with pytest.raises(ConfigError, match=r"`n` must have shape \[2\], got \[3\]"):
         importance_samples(edges[:5], edges[:5], torch.tensor([1, 2, 3]), pack=pack)
     with pytest.raises(ConfigError, match=r"counts per ray need edges of shape"):
         importance_samples(edges, edges, torch.tensor([1]))
@@ -257,5 +257,5 @@ def test_invalid_arguments_raise_config_error() -> None:
         searchsorted(torch.zeros(3, 2), torch.zeros(2, 2))
     with pytest.raises(ConfigError, match="both packs must have the same rays, got 2 and 1"):
         searchsorted(edges[:5], edges, (pack, pack_counts(torch.tensor([6]))))
-    with pytest.raises(ConfigError, match=r"`values` must have shape \[5\] to fit its pack, got \[6\]"):
+    with pytest.raises(ConfigError, match="all 6 samples together; `count` sums to 5"):
         searchsorted(edges[:5], edges, (pack, pack))

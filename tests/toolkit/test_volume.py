@@ -249,7 +249,7 @@ def test_invalid_arguments_raise_config_error() -> None:
         (lambda: volume.alphas(t, t, torch.rand(3)), "must have one shape, got"),
         (lambda: volume.weights_from_density(t[None], t[None], t[None], pack), r"must have shape \[B\]"),
         (lambda: volume.weights_from_alpha(t[None], pack), r"`alpha` must have shape \[B\]"),
-        (lambda: volume.weights_from_alpha(t, pack, torch.rand(1)), r"`prefix` must have shape \[4\]"),
+        (lambda: volume.weights_from_alpha(t, pack, torch.rand(1)), r"`prefix` must have the shape of `alpha`, \[4\]"),
         (lambda: volume.accumulate(t, t, pack), r"`values` must have shape \[4, 'D'\], got \[4\]"),
         (lambda: volume.rendering(t, t, pack), "got neither"),
         (lambda: volume.rendering(t, t, pack, rgb_sigma_fn=field, rgb_alpha_fn=field), "got both"),

@@ -40,6 +40,6 @@ def _opencv_lens_distortion_fisheye(uv: Tensor, params: Tensor, eps: float = 1e-
 
 def _opencv_lens_undistortion(uv: Tensor, params: Tensor, eps: float = 1e-6, iters: int = 10) -> Tensor:
     """As `opencv_lens_undistortion`, but differentiable."""
-    if params.shape[-1] not in (0, 1, 2, 4, 8):
+    if not params.ndim or params.shape[-1] not in (0, 1, 2, 4, 8):
         raise ConfigError(f"`params` must have 0, 1, 2, 4 or 8 coefficients, got shape {list(params.shape)}.")
     return uv if params.shape[-1] == 0 else lenses.undistort(uv, params, iters, eps)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit.pack import Pack, pack_counts, pack_ids
 
 
@@ -15,14 +16,11 @@ def pack_info(ray_indices: Tensor, n_rays: int | None = None) -> Tensor:
 
     n_rays: R. Without it, R is the largest index plus one (0 without samples), which waits for the device.
     """
-    if ray_indices.ndim != 1 or ray_indices.is_floating_point():
-        raise ConfigError(
-            f"`ray_indices` must be integers of shape [B], got {ray_indices.dtype} of shape {list(ray_indices.shape)}."
-        )
+    rays = checks.integers("ray_indices", ray_indices, ray_indices.device)
     if n_rays is None:
-        n_rays = int(ray_indices.max()) + 1 if len(ray_indices) else 0
-    count = ray_indices.new_zeros(n_rays).index_add_(0, ray_indices, torch.ones_like(ray_indices))
-    return torch.stack(pack_counts(count), -1).to(ray_indices.dtype)
+        checks.present(ray_indices=rays)
+        n_rays = int(rays.max()) + 1 if len(rays) else 0
+    return torch.stack(pack_ids(rays, n_rays), -1).to(ray_indices.dtype)
 
 
 def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int | None = None) -> Pack | None:
@@ -34,17 +32,21 @@ def _pack_of(packed_info: Tensor | None, ray_indices: Tensor | None, n_rays: int
     if packed_info is not None:
         if ray_indices is not None:
             raise ConfigError("Pass one of `packed_info` and the indices of rays, not both.")
-        if packed_info.ndim != 2 or packed_info.shape[1] != 2:
-            raise ConfigError(f"`packed_info` must have shape [R, 2], got {list(packed_info.shape)}.")
-        return Pack(*packed_info.long().unbind(-1))
+        return _pack_in(packed_info)
     if ray_indices is None:
         return None
     if n_rays is not None:
         return pack_ids(ray_indices, n_rays)
-    if ray_indices.ndim != 1 or ray_indices.is_floating_point() or ray_indices.is_complex():
-        raise ConfigError(
-            f"`ray_indices` must be integers of shape [B], got {ray_indices.dtype} of shape {list(ray_indices.shape)}."
-        )
+    checks.integers("ray_indices", ray_indices, ray_indices.device)
+    checks.present(ray_indices=ray_indices)
     run = torch.zeros_like(ray_indices, dtype=torch.int64)
     run[1:] = (ray_indices[1:] != ray_indices[:-1]).cumsum(0)
     return pack_counts(torch.zeros_like(run).index_add_(0, run, torch.ones_like(run)))
+
+
+def _pack_in(packed_info: Tensor) -> Pack:
+    """The pack in the two columns of `packed_info` [R, 2]."""
+    if packed_info.ndim != 2 or packed_info.shape[1] != 2:
+        raise ConfigError(f"`packed_info` must have shape [R, 2], got {list(packed_info.shape)}.")
+    first, count = (checks.integers("packed_info", column, packed_info.device) for column in packed_info.unbind(-1))
+    return Pack(first, count)

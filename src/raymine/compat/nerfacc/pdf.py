@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from raymine.compat.nerfacc.data_specs import RayIntervals, RaySamples
+from raymine.compat.nerfacc.pack import _pack_in
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit import importance
 from raymine.toolkit.pack import Pack, pack_counts, pack_ids
 
@@ -49,11 +51,10 @@ def importance_sampling(
     reads beyond its arrays.
     """
     vals = intervals.vals
+    checks.alike(intervals=vals, cdfs=cdfs)
     if isinstance(n_intervals_per_ray, int):
         pack = _pack_of(intervals, _n_rays(intervals)) if vals.ndim == 1 else None
-        got = importance.importance_samples(
-            vals, cdfs.reshape(vals.shape), n_intervals_per_ray, pack=pack, stratified=stratified
-        )
+        got = importance.importance_samples(vals, cdfs, n_intervals_per_ray, pack=pack, stratified=stratified)
         return RayIntervals(vals=got.edges), RaySamples(vals=got.samples)
     counts = n_intervals_per_ray.flatten()
     pack = _pack_of(intervals, len(counts))
@@ -113,9 +114,10 @@ def _n_rays(*specs: RayIntervals | RaySamples) -> int:
         if spec.vals.ndim > 1:
             return spec.vals.shape[:-1].numel()
         if spec.packed_info is not None:
-            return spec.packed_info.shape[0]
+            return _pack_in(spec.packed_info).n_rays
     return max(
-        int(spec.ray_indices.max()) + 1 if spec.ray_indices is not None and len(spec.vals) else 0 for spec in specs
+        int(spec.ray_indices.max()) + 1 if spec.ray_indices is not None and len(spec.ray_indices) else 0
+        for spec in specs
     )
 
 
@@ -123,7 +125,7 @@ def _pack_of(spec: RayIntervals | RaySamples, n_rays: int) -> Pack:
     if spec.vals.ndim > 1:
         return pack_counts(torch.full((spec.vals.shape[:-1].numel(),), spec.vals.shape[-1], device=spec.vals.device))
     if spec.packed_info is not None:
-        return Pack(*spec.packed_info.long().unbind(-1))
+        return _pack_in(spec.packed_info)
     if spec.ray_indices is not None:
         return pack_ids(spec.ray_indices, n_rays)
     raise ConfigError("flattened `vals` need `packed_info` or `ray_indices` to say which ray each value belongs to.")

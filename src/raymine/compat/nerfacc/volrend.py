@@ -15,6 +15,7 @@ from torch import Tensor
 
 from raymine.compat.nerfacc.pack import _pack_of
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.toolkit import volume
 
 
@@ -166,6 +167,8 @@ def accumulate_along_rays(
     if n_rays is None:
         raise ConfigError("`accumulate_along_rays` needs `n_rays` with `ray_indices`.")
     parts = _parts(weights, values, ray_indices)
+    checks.whole(n_rays=n_rays)
+    ray_indices = checks.within("ray_indices", ray_indices, n_rays, parts.device)
     return parts.new_zeros(n_rays, parts.shape[1]).index_add(0, ray_indices, parts)
 
 
@@ -184,11 +187,15 @@ def accumulate_along_rays_(
     parts = _parts(weights, values, ray_indices)
     if outputs.ndim != 2 or outputs.shape[1] != parts.shape[1]:
         raise ConfigError(f"`outputs` must have shape [R, {parts.shape[1]}], got {list(outputs.shape)}.")
-    outputs.index_add_(0, ray_indices, parts)
+    checks.reals(outputs=outputs, weights=parts)
+    checks.inplace(outputs=outputs)
+    ray_indices = checks.within("ray_indices", ray_indices, len(outputs), parts.device)
+    outputs.index_add_(0, ray_indices, parts.to(outputs.dtype))
 
 
 def _parts(weights: Tensor, values: Tensor | None, ray_indices: Tensor) -> Tensor:
     """[B, D]: weight * value of flat samples."""
+    checks.together(weights=weights, values=values, ray_indices=ray_indices)
     if weights.ndim != 1 or ray_indices.shape != weights.shape:
         raise ConfigError(
             f"`weights` and `ray_indices` must have one shape [B], got {list(weights.shape)} and "

@@ -138,6 +138,8 @@ class Module(torch.nn.Module):
         """
         if x.ndim != 2 or x.shape[1] != self.n_input_dims:
             raise ConfigError(f"Inputs must have shape [n, {self.n_input_dims}], got {list(x.shape)}.")
+        if x.is_complex():
+            raise ConfigError(f"Inputs must be real numbers, got {x.dtype}.")
         if x.device != self.params.device:
             if x.device.type != "cpu":
                 raise ConfigError(

@@ -20,6 +20,9 @@ from raymine.kernels import dispatch
 from raymine.kernels.mlp.op import ACTIVATIONS, MOST_INPUTS, MOST_LAYERS, MOST_WIDTH, Activation, mlp, mlp_flat
 
 ALIGNMENT = 16
+MOST_NEURONS = 1 << 16
+MOST_HIDDEN = 1 << 10
+MOST_PARAMS = 1 << 31
 FUSED_WIDTHS = (16, 32, 64, 128)
 KINDS = {"FullyFusedMLP": True, "MegakernelMLP": True, "CutlassMLP": False, "MLP": False}
 """Names of networks, and whether they are restricted to FUSED_WIDTHS."""
@@ -43,13 +46,13 @@ class Perceptron:
 
     def __init__(self, n_input_dims: int, n_output_dims: int, options: Options) -> None:
         self.fused = {name.lower(): fused for name, fused in KINDS.items()}[options.otype.lower()]
-        self.width = options.whole("n_neurons", 128)
+        self.width = options.whole("n_neurons", 128, high=MOST_NEURONS)
         if self.fused and self.width not in FUSED_WIDTHS:
             raise ConfigError(
                 f"`n_neurons` of {options.otype} must be 16, 32, 64 or 128, got {self.width}. "
                 "CutlassMLP takes any other."
             )
-        self.n_hidden = options.whole("n_hidden_layers", 5, low=1 if self.fused else 0)
+        self.n_hidden = options.whole("n_hidden_layers", 5, low=1 if self.fused else 0, high=MOST_HIDDEN)
         self.hidden = options.choice("activation", "ReLU", tuple(NAMES))
         self.output = options.choice("output_activation", "None", tuple(NAMES))
         options.refuse("feedback_alignment", False)
@@ -58,6 +61,11 @@ class Perceptron:
         widths = [self.n_input_dims, *[self.width] * self.n_hidden, self.padded_output_dims]
         self.shapes = [(after, before) for before, after in pairwise(widths)]
         self.n_params = sum(after * before for after, before in self.shapes)
+        if self.n_params >= MOST_PARAMS:
+            raise ConfigError(
+                f"This {options.otype} would have {self.n_params} parameters; 2^31 is too many. Lower `n_neurons`, "
+                "`n_input_dims` or `n_output_dims`."
+            )
 
     def layers(self, params: Tensor) -> list[Tensor]:
         """params [n_params] -> matrices [outputs, inputs] as views; the last one without its padded rows."""

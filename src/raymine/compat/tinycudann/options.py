@@ -81,5 +81,7 @@ class Options:
 
 
 def next_multiple(value: int, of: int) -> int:
-    """The smallest multiple of `of` that is not below `value`."""
+    """The smallest multiple of `of`, at least 1, that is not below `value`."""
+    if of < 1:
+        raise ConfigError(f"`of` must be at least 1, got {of}.")
     return -(-value // of) * of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ def with_loss_scale(
     Inside `function`, gradients are multiplied by `loss_scale`; they are divided by it afterwards. exact: the same
     function in float32, which is used for gradients that are themselves differentiated.
     """
+    if not 0 < loss_scale < math.inf:
+        raise ConfigError(f"`loss_scale` must be above 0 and finite, got {loss_scale!r}.")
     out: Tensor = _Scaled.apply(function, exact, loss_scale, *inputs)
     return out
 

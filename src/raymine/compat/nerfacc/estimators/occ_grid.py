@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.errors import ConfigError
+from raymine.kernels import checks
 from raymine.kernels.traverse.op import Grids, Stride
 from raymine.toolkit import occupancy
 
@@ -43,13 +44,13 @@ class OccGridEstimator(AbstractEstimator):
         super().__init__()
         if "contraction_type" in kwargs:
             raise ConfigError("nerfacc removed `contraction_type` in 0.4. Use `levels` for scenes without bounds.")
-        sides = [resolution] * self.DIM if isinstance(resolution, int) else [int(side) for side in resolution]
+        sides = occupancy.grid_sides(resolution, levels)
+        if isinstance(roi_aabb, Tensor):
+            checks.present(roi_aabb=roi_aabb)
+            checks.numeric(roi_aabb=roi_aabb)
         box = torch.as_tensor(roi_aabb, dtype=torch.float32)
-        if len(sides) != self.DIM or min(sides) < 1 or levels < 1 or box.shape != (2 * self.DIM,):
-            raise ConfigError(
-                f"the grid needs 3 sides and levels of 1 or more and a box of 6 numbers, got {sides}, {levels} and "
-                f"shape {list(box.shape)}."
-            )
+        if box.shape != (2 * self.DIM,) or not bool(box.isfinite().all()):
+            raise ConfigError(f"`roi_aabb` must be 6 finite numbers, got {box.tolist()}.")
         self.cells_per_lvl = math.prod(sides)
         self.levels = levels
         self.register_buffer("resolution", torch.tensor(sides, dtype=torch.int32))
@@ -84,6 +85,7 @@ class OccGridEstimator(AbstractEstimator):
         samples are returned: transmittance of at least early_stop_eps and opacity of at least
         min(alpha_thre, mean occupancy). If both are given, `sigma_fn` is used.
         """
+        checks.numbers(early_stop_eps=early_stop_eps, alpha_thre=alpha_thre)
         near, far = occupancy.ray_bounds(rays_o, near_plane, far_plane, t_min, t_max)
         if stratified:
             near = near + torch.rand_like(near) * render_step_size
@@ -117,6 +119,7 @@ class OccGridEstimator(AbstractEstimator):
                 "the occupancy grid is in evaluation mode and stays as it is. Call `train()` first, or `_update` to "
                 "change it all the same."
             )
+        checks.whole(1, n=n)
         if step % n == 0:
             self._update(step, occ_eval_fn, occ_thre, ema_decay, warmup_steps)
 

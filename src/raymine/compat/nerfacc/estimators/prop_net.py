@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ from raymine.compat.nerfacc.data_specs import RayIntervals
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.pdf import importance_sampling, searchsorted
 from raymine.errors import ConfigError
-from raymine.toolkit.proposal import density_cdf, interlevel_loss, transmittance_cdf
+from raymine.kernels import checks
+from raymine.toolkit.proposal import check_densities, density_cdf, interlevel_loss, transmittance_cdf
 from raymine.toolkit.proposal import get_proposal_requires_grad_fn as get_proposal_requires_grad_fn
 
 
@@ -51,6 +53,8 @@ class PropNetEstimator(AbstractEstimator):
             raise ConfigError(
                 f"`prop_samples` must have one number per proposal, {len(prop_sigma_fns)}, got {len(prop_samples)}."
             )
+        checks.whole(n_rays=n_rays)
+        checks.numbers(near_plane=near_plane, far_plane=far_plane)
         cdfs = torch.linspace(0, 1, 2, device=self.device).expand(n_rays, 2)
         intervals = RayIntervals(vals=cdfs)
         kept: list[tuple[RayIntervals, Tensor | None]] = []
@@ -59,8 +63,7 @@ class PropNetEstimator(AbstractEstimator):
             t = _transform_stot(sampling_type, intervals.vals, near_plane, far_plane)
             with torch.set_grad_enabled(requires_grad):
                 sigmas = sigma_fn(t[:, :-1], t[:, 1:])
-                if sigmas.shape != t[:, 1:].shape:
-                    raise ConfigError(f"densities must have shape {list(t[:, 1:].shape)}, got {list(sigmas.shape)}.")
+                check_densities(sigmas, t[:, 1:])
                 cdfs = density_cdf(sigmas, t[:, :-1], t[:, 1:])
             kept.append((intervals, cdfs))
         intervals, _ = importance_sampling(intervals, cdfs, num_samples, stratified)
@@ -94,7 +97,7 @@ class PropNetEstimator(AbstractEstimator):
     ) -> float:
         """Train the proposals on the cache and advance the scheduler. If requires_grad=False, only the scheduler.
 
-        Returns the loss as a number, or 0 if nothing was trained.
+        Returns the loss as a number, or 0 if nothing was trained. If the loss is not finite, no parameter changes.
         """
         loss = 0.0
         if requires_grad:
@@ -104,10 +107,11 @@ class PropNetEstimator(AbstractEstimator):
                     f"{len(self.prop_cache)} cached levels and optimizer {self.optimizer}."
                 )
             total = self.compute_loss(trans, loss_scaler)
-            self.optimizer.zero_grad()
-            total.backward()
-            self.optimizer.step()
             loss = total.item()
+            self.optimizer.zero_grad()
+            if math.isfinite(loss):
+                total.backward()
+                self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
         return loss

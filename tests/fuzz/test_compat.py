@@ -1,0 +1,19 @@
+"""Every public callable of `raymine.compat`, with damaged arguments: a clear error or a right answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.fuzz import public_callables, require_coverage, require_sound
+from support.fuzz_callers import ENVIRONMENTS, reports
+
+SUITE = "support.fuzz_compat"
+
+
+def test_every_public_callable_of_compat_has_a_case() -> None:
+    require_coverage(SUITE, public_callables("raymine.compat"))
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_damaged_arguments_give_an_error_or_a_right_answer(environment: str) -> None:
+    require_sound(reports(environment)[SUITE], at_least=4000)
