@@ -17,3 +17,6 @@ from .report.table import table_of as table_of
 from .step import StepRequest as StepRequest
 from .step import StepRow as StepRow
 from .step import bench_step as bench_step
+from .wall import WallRequest as WallRequest
+from .wall import WallRow as WallRow
+from .wall import bench_wall as bench_wall

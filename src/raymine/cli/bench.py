@@ -13,14 +13,15 @@ from . import output
 from .imports import find_own_modules
 
 if TYPE_CHECKING:
-    from raymine.bench import OpRow, Outcome, StepRow
+    from raymine.bench import OpRow, Outcome, StepRow, WallRow
     from raymine.bench.report.table import Table
 
 
 @dataclass(frozen=True)
 class Bench:
     """Run a benchmark. `mining`: compare mining policies at equal training time. `step`: time a training step. `ops`:
-    time each op on each backend against plain torch. Help on one: `raymine bench mining --help`."""
+    time each op on each backend against plain torch. `wall`: time whole commands, from start to exit. Help on one:
+    `raymine bench mining --help`."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,57 @@ class BenchOps:
         return 0
 
 
-BENCHMARKS: dict[str, type] = {"mining": BenchMining, "step": BenchStep, "ops": BenchOps}
+@dataclass(frozen=True)
+class BenchWall:
+    """Time `train`, `eval` and `render` as whole commands, from the start of the process to its exit."""
+
+    scene: tyro.conf.Positional[str]
+    """Scene folder, or `builtin` for the scene that comes with raymine."""
+    seconds: float = 1.5
+    """Seconds of training, which is a part of what `train` takes."""
+    repeats: int = 3
+    """Times that each command runs. The first may compile kernels and decode images; later ones find them cached."""
+    frames: int = 60
+    """Frames of the orbit that `render` makes; 0 leaves `render` out."""
+    recipe: str = "ngp"
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device to train on."""
+    downscale: int = 1
+    """Divide the size of every image by this."""
+    out: Path | None = None
+    """File to append rows to."""
+    json: bool = False
+    """Print the results as one JSON document on stdout."""
+
+    def execute(self) -> int:
+        from raymine.bench import WallRequest, bench_wall
+        from raymine.config import to_json
+
+        from .bench_progress import StepProgress
+
+        request = WallRequest(
+            scene=self.scene,
+            seconds=self.seconds,
+            recipe=self.recipe,
+            device=self.device,
+            downscale=self.downscale,
+            repeats=self.repeats,
+            frames=self.frames,
+            out=self.out,
+        )
+        with StepProgress() as progress:
+            rows = bench_wall(request, progress.show)
+        if self.json:
+            output.emit_json([to_json(row) for row in rows])
+        else:
+            _print_wall(f"{self.scene}, {self.seconds:g} s of training, {rows[0].environment.device}", rows)
+        if self.out is not None:
+            output.say(f"Rows: {self.out}")
+        return 0
+
+
+BENCHMARKS: dict[str, type] = {"mining": BenchMining, "step": BenchStep, "ops": BenchOps, "wall": BenchWall}
 """The benchmarks, by the word after `raymine bench`."""
 
 
@@ -209,6 +260,27 @@ def _print_steps(title: str, rows: list[StepRow]) -> None:
     output.results().print(
         output.table(title, ("what", *(row.policy for row in rows)), table, right=[r.policy for r in rows])
     )
+
+
+def _print_wall(title: str, rows: list[WallRow]) -> None:
+    """Print a table of seconds with a column for the first time and one for the median of the later times."""
+    from statistics import median
+
+    def cells(what: str, by_repeat: list[float]) -> tuple[str, ...]:
+        later = by_repeat[1:]
+        return what, f"{by_repeat[0]:.2f}", f"{median(later):.2f}" if later else "-"
+
+    found: list[tuple[str, ...]] = []
+    for command in dict.fromkeys(row.command for row in rows):
+        own = [row for row in rows if row.command == command]
+        name = "floor: imports and device" if command == "floor" else f"raymine {command}"
+        found.append(cells(name, [row.seconds for row in own]))
+        if command == "train":
+            found.append(cells("  until the first step", [row.first_step or 0.0 for row in own]))
+            stages = dict.fromkeys(stage for row in own for stage in row.stages)
+            found += [cells(f"  {stage}", [row.stages.get(stage, 0.0) for row in own]) for stage in stages]
+    columns = ("seconds", "first time", "then")
+    output.results().print(output.table(title, columns, found, right=columns[1:]))
 
 
 def _print_ops(title: str, rows: list[OpRow]) -> None:

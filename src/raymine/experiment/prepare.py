@@ -22,8 +22,10 @@ from raymine.step.precision import amp_problem
 
 from .request import TrainRequest
 
-# Quick evaluations per run; each takes about a second, outside the training clock.
+# Quick evaluations per run, outside the training clock.
 _LOOKS = 4
+# On a CPU each takes about a second, so a run of fewer seconds than this is evaluated at its end only.
+_SHORT_ON_CPU = 20.0
 # Steps per metrics row on CUDA. Between two rows the host does not wait for the device: 64 take about 30 ms on an H200.
 _METRICS_ON_CUDA = 64
 
@@ -201,6 +203,8 @@ def _schedule(request: TrainRequest, device: torch.device, steps: int | None, ma
     elif steps is not None:
         evaluate = Every(steps=max(1, steps // _LOOKS))
     else:
-        evaluate = Every(seconds=(max_seconds or 0.0) / _LOOKS)
+        seconds = max_seconds or 0.0
+        short = device.type == "cpu" and seconds < _SHORT_ON_CPU
+        evaluate = Every(seconds=seconds if short else seconds / _LOOKS)
     schedule = Schedule(evaluate=evaluate, evaluate_views=request.evaluate_views)
     return replace(schedule, metrics=_METRICS_ON_CUDA) if device.type == "cuda" else schedule
