@@ -1,12 +1,18 @@
-"""What the machine has to offer: free memory. Imports nothing of raymine."""
+"""What the machine has to offer: cores and free memory. Imports nothing of raymine."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
 
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from raymine.contracts import Rays, Rendered
 from raymine.evaluate import Evaluation, ViewScore, evaluate_views, psnr
-from raymine.evaluate.views import true_image, unique_names
+from raymine.evaluate.files import unique_names
+from raymine.evaluate.views import true_image
 
 
 class ListOfImages:
@@ -34,6 +35,9 @@ class ListOfImages:
 
     def image(self, index: int) -> np.ndarray:
         return self.images[index]
+
+    def mask(self, index: int) -> np.ndarray | None:
+        return self.masks[index] * 255
 
 
 class FakeRig:

@@ -59,11 +59,12 @@ def _version(package: str) -> str:
 def _machine() -> dict[str, object]:
     import psutil
 
+    from raymine.machine import cores
+
     memory = psutil.virtual_memory()
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": os.cpu_count(),
-        "cores_allowed": allowed,
+        "cores_allowed": cores(),
         "memory_total": output.size(memory.total),
         "memory_available": output.size(memory.available),
     }

@@ -11,6 +11,7 @@ float. Symbols: mse = mean squared error; mu, s2, s12 = Gaussian-weighted means,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ WINDOW = 11
 SIGMA = 1.5
 _C1 = 0.01**2
 _C2 = 0.03**2
+
+_BAND = (1 << 19, 1 << 26)
+"""float64 values of one band, on a CPU and on CUDA, which bound the memory. On a CPU a band stays in the cache: 94 ms of
+one core for 800x800, 350 for the whole image at once."""
 
 
 def psnr(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
@@ -48,18 +53,34 @@ def ssim(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
     height, width = a.shape[:2]
     size = min(WINDOW, height, width)
     size -= 1 - size % 2
-    # [C, H, W] each; the five windowed means are computed as one stack.
-    x, y = a.double().movedim(-1, 0), b.double().movedim(-1, 0)
-    stack = torch.stack([x, y, x * x, y * y, x * y])
-    mu_x, mu_y, xx, yy, xy = _windowed_mean(stack, _gaussian(size, a.device)).unbind(0)
-    variance_x, variance_y, covariance = xx - mu_x * mu_x, yy - mu_y * mu_y, xy - mu_x * mu_y
-    luminance = (2.0 * mu_x * mu_y + _C1) / (mu_x * mu_x + mu_y * mu_y + _C1)
-    structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
-    values = luminance * structure  # [C, H - size + 1, W - size + 1]
+    # [C, H - size + 1, W - size + 1]
+    values = torch.cat([_ssim_of(*band) for band in _bands(a, b, size)], dim=1)
     if mask is None:
         return float(mean(values))
     whole = _windows_without_hole(mask, size)
     return float(mean(values[:, whole])) if bool(whole.any()) else math.nan
+
+
+def _bands(a: Tensor, b: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Rows of both images [C, rows, W], so that the windows of all bands are those of the image; and the weights."""
+    height, width, channels = a.shape
+    rows = max(1, _BAND[a.device.type == "cuda"] // (5 * channels * width))
+    weights = _gaussian(size, a.device)
+    for top in range(0, height - size + 1, rows):
+        span = slice(top, min(top + rows, height - size + 1) + size - 1)
+        yield a[span].movedim(-1, 0), b[span].movedim(-1, 0), weights
+
+
+def _ssim_of(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+    """SSIM [C, H - k + 1, W - k + 1] of every complete window of images [C, H, W]; weights [k] of a window's side."""
+    x, y = a.double(), b.double()
+    # The five windowed means are computed as one stack.
+    stack = torch.stack([x, y, x * x, y * y, x * y])
+    mu_x, mu_y, xx, yy, xy = _windowed_mean(stack, weights).unbind(0)
+    variance_x, variance_y, covariance = xx - mu_x * mu_x, yy - mu_y * mu_y, xy - mu_x * mu_y
+    luminance = (2.0 * mu_x * mu_y + _C1) / (mu_x * mu_x + mu_y * mu_y + _C1)
+    structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
+    return luminance * structure
 
 
 def _gaussian(size: int, device: torch.device) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, option
 from raymine.files import UnreadableFile
+from raymine.machine import cores
 from raymine.scenes._cache import cache_path, locked, storage_error, writable_folder
 from raymine.scenes.bank.index import Content, Index, read_index, write_index
 from raymine.scenes.bank.io import open_for_reading, slot_crc
@@ -199,7 +200,7 @@ def open_bank(
     root = cache_path() if cache_dir is None else Path(cache_dir).absolute()
     # File systems allow names of 255 bytes, and a character takes up to 4.
     folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
-    job = Job(folder, sources, budget, largest, workers or _cores(), progress)
+    job = Job(folder, sources, budget, largest, workers or cores(), progress)
     index, pack = _finished(job) or _packed(job, scene.root, say)
     return ImageBank(pack, index, budget)
 
@@ -232,10 +233,6 @@ def _packed(job: Job, root: Path, say: Callable[[str], None]) -> tuple[Index, Pa
             return index, PackReader(job.folder / index.pack, job.budget)
     except OSError as error:
         raise storage_error(error, job.folder, "the image bank") from error
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _current_index(job: Job, say: Callable[[str], None]) -> Index:
