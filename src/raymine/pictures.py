@@ -165,7 +165,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 
 def save_png(path: Path, image: np.ndarray) -> None:
-    """As `write_png`, but not atomically, and with errors of the system as they are: for a folder that is not in use."""
+    """As `write_png`, but not atomically, and errors of the system stay `OSError`: for a folder of one's own."""
     if image.ndim != 3 or image.shape[-1] != 3:
         raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
     # The run-length strategy of zlib suits what PNG's filters leave of a rendering. All pictures of a test view of lego

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,12 +134,12 @@ def evaluate_views(
 def true_image(images: ImageSource, index: int, background: Tensor) -> tuple[Tensor, Tensor | None]:
     """One image [H, W, 3] float32 over `background` [3], and its mask [H, W], True where a pixel counts (None: all)."""
     # The same factor and threshold as in `ImageSource.gather`, so that both give the same bits.
-    rgba = torch.from_numpy(images.image(index)).float() * (1.0 / 255.0)
+    rgba = images.image(index) * np.float32(1.0 / 255.0)
     alpha = rgba[..., 3:]
-    colour = rgba[..., :3] * alpha + background * (1.0 - alpha)
-    stored = images.mask(index)
-    kept = None if stored is None else torch.from_numpy(stored >= 128)
-    return colour, None if kept is None or bool(kept.all()) else kept
+    colour = rgba[..., :3] * alpha + background.numpy() * (np.float32(1.0) - alpha)
+    mask = images.mask(index)
+    kept = None if mask is None else mask >= 128
+    return torch.from_numpy(colour), None if kept is None or kept.all() else torch.from_numpy(kept)
 
 
 def _mean(values: Sequence[float]) -> float:

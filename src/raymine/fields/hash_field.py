@@ -42,7 +42,7 @@ class HashFieldConfig:
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> HashField:
         """See `contracts.FieldConfig`."""
-        return HashField(self, bounds, seed).to(device)
+        return HashField(self, bounds, seed, device).to(device)
 
     def memory(self, bounds: Bounds) -> Memory:
         """Fixed: the table four times (values, gradient, two moments). Per sample: features, activations, gradients."""
@@ -57,18 +57,21 @@ class HashField(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, config: HashFieldConfig, bounds: Bounds, seed: int = 0) -> None:
+    def __init__(
+        self, config: HashFieldConfig, bounds: Bounds, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
         super().__init__()
         self.config = config
         self.unbounded = bounds.unbounded
         self.register_buffer("low", torch.tensor(bounds.low), persistent=False)
         self.register_buffer("high", torch.tensor(bounds.high), persistent=False)
         grid, width = config.grid, config.width
-        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features))
+        # The draws are the same on every device. On CUDA they take milliseconds there, and Numba is not imported.
+        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features), device)
         self.table = nn.Parameter((table * 2 - 1) * 1e-4)
         colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
         shapes = [(grid.width, width), (width, config.geometry), *colour]
-        weights = [nn.Parameter(xavier(shape, seed, 1 + layer)) for layer, shape in enumerate(shapes)]
+        weights = [nn.Parameter(xavier(shape, seed, 1 + layer, device)) for layer, shape in enumerate(shapes)]
         self.density_layers = nn.ParameterList(weights[:2])
         self.colour_layers = nn.ParameterList(weights[2:])
 
