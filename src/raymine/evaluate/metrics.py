@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -57,11 +57,11 @@ def ssim(a: Tensor, b: Tensor, mask: Tensor | None = None) -> float:
     height, width = a.shape[:2]
     size = min(WINDOW, height, width)
     size -= 1 - size % 2
-    weights = _gaussian(size, a.device)
+    taps = _gaussian(size)
     values = torch.empty(a.shape[2], height - size + 1, width - size + 1, dtype=torch.float64, device=a.device)
     for out, images in _tiles(values.shape, size, on_cpu=a.device.type == "cpu"):
         x, y = (image.movedim(-1, 0)[images].double() for image in (a, b))
-        values[out] = _ssim_of_windows(x, y, weights)
+        values[out] = _ssim_of_windows(x, y, taps)
     if mask is None:
         return float(mean(values))
     whole = _windows_without_hole(mask, size)
@@ -87,29 +87,28 @@ def _tiles(shape: tuple[int, ...], size: int, *, on_cpu: bool) -> Iterator[tuple
         yield (part, *out), (part, slice(y, rows + size - 1), slice(x, columns + size - 1))
 
 
-def _ssim_of_windows(x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    """SSIM [C, H - k + 1, W - k + 1] of the windows of float64 images [C, H, W]; weights [k] along a window's side."""
-    mu_x, mu_y, xx, yy, xy = (_windowed_mean(image, weights) for image in (x, y, x * x, y * y, x * y))
+def _ssim_of_windows(x: Tensor, y: Tensor, taps: Sequence[float]) -> Tensor:
+    """SSIM [C, H - k + 1, W - k + 1] of the windows of float64 images [C, H, W]; taps: k weights along a side."""
+    mu_x, mu_y, xx, yy, xy = (_windowed_mean(image, taps) for image in (x, y, x * x, y * y, x * y))
     variance_x, variance_y, covariance = xx - mu_x * mu_x, yy - mu_y * mu_y, xy - mu_x * mu_y
     luminance = (2.0 * mu_x * mu_y + _C1) / (mu_x * mu_x + mu_y * mu_y + _C1)
     structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
     return luminance * structure
 
 
-def _gaussian(size: int, device: torch.device) -> Tensor:
-    """[size] float64 weights that sum to 1."""
-    offset = torch.arange(size, dtype=torch.float64, device=device) - (size - 1) / 2
+def _gaussian(size: int) -> list[float]:
+    """`size` weights that sum to 1."""
+    offset = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     weights = torch.exp(-0.5 * (offset / SIGMA).square())
-    return weights / weights.sum()
+    return (weights / weights.sum()).tolist()
 
 
-def _windowed_mean(images: Tensor, weights: Tensor) -> Tensor:
+def _windowed_mean(images: Tensor, taps: Sequence[float]) -> Tensor:
     """Separable weighted mean over every complete window: [..., H, W] -> [..., H - k + 1, W - k + 1].
 
     Computed as 2 k scaled additions of shifted images. On a CPU this is several times faster than torch's float64
     convolution.
     """
-    taps = weights.tolist()
     for dim in (-2, -1):
         length = images.shape[dim] - len(taps) + 1
         total = images.narrow(dim, 0, length) * taps[0]
