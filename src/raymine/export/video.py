@@ -59,13 +59,11 @@ def write_videos(
     paths = tuple(path if kind == "colour" else path.with_stem(f"{path.stem}-{kind}") for kind in kinds)
     with ExitStack() as stack:
         writers = [stack.enter_context(open_mp4(target, fps=fps)) for target in paths]
+        # These end before the first video gets its name, so that a failure leaves none of the videos.
         threads = [stack.enter_context(Workers(1, room=_PIXELS)) for _ in paths]
         for frame in frames:
             for kind, writer, thread in zip(kinds, writers, threads, strict=True):
                 thread.submit(partial(_add_frame, frame, kind, writer), frame.view.opacity.size)
-        # All of them, before the first video gets its name: a failure leaves none of the videos.
-        for thread in threads:
-            thread.finish()
     return paths
 
 
