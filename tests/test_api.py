@@ -171,6 +171,8 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
     assert len(scores.views) == 2
     assert len(run.evaluate("train", views=3).views) == 3
     assert os.listdir() == []
+    run.evaluate(views=1, out="scores", pictures="none")
+    assert [path.name for path in Path("scores").iterdir()] == ["metrics.json"]
     run.evaluate(views=1, out="scores")
     assert sorted(os.listdir("scores")) == ["images", "metrics.json"]
 
@@ -298,6 +300,8 @@ def test_other_invalid_arguments_raise(run: raymine.Run, tmp_path: Path) -> None
         run.evaluate(views=0)
     with pytest.raises(ConfigError, match="`views` must be a whole number, got '2'"):
         run.evaluate(views="2")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="`pictures` must be one of all, few, none, got 'some'"):
+        run.evaluate(pictures="some")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`checkpoint` must be 'latest' or 'best', got 'first'"):
         raymine.load(run.path, checkpoint="first")  # type: ignore[arg-type]
     with pytest.raises(RunError, match="There is no run folder nowhere"):

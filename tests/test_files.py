@@ -20,6 +20,7 @@ from raymine.files import (
     parse_json,
     read_json,
     remove_stale_temps,
+    staging_folder,
     write_json,
 )
 
@@ -198,3 +199,40 @@ def test_writing_never_replaces_a_pipe_or_a_device(tmp_path: Path) -> None:
             write_json(tmp_path / name, {}, "write it")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
     assert (tmp_path / "null").is_symlink()
+
+
+def test_staging_folder_is_removed_with_what_is_left_in_it(tmp_path: Path) -> None:
+    parent = tmp_path / "deep" / "parent"
+    with staging_folder(parent, "write b") as folder:
+        assert is_temp(folder)
+        (folder / "kept").write_text("x")
+        (folder / "left").write_text("y")
+        os.replace(folder / "kept", parent / "kept")
+    assert os.listdir(parent) == ["kept"]
+    with pytest.raises(KeyError), staging_folder(parent, "write b"):
+        raise KeyError("boom")
+    with (
+        pytest.raises(ResourceError, match="Cannot write b: no space left on the disk"),
+        staging_folder(parent, "write b"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert os.listdir(parent) == ["kept"]
+
+
+def test_staging_folder_in_a_file_raises_resource_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ResourceError, match="Cannot write b"), staging_folder(tmp_path / "file", "write b"):
+        pass
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_only_old_staging_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in (".staging.1-a.raymine-tmp", ".staging.2-b.raymine-tmp", "images"))
+    for folder in (old, new, other):
+        folder.mkdir()
+        (folder / "x").write_text("x")
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
+    with staging_folder(tmp_path, "write b"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new.name, "images"])

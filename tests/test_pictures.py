@@ -117,7 +117,7 @@ def test_failed_write_keeps_the_old_file(
     pictures.write_png(target, np.zeros((2, 2, 3)))
     before = target.read_bytes()
 
-    def refuse(self: Image.Image, path: Path, format: str, compress_level: int) -> None:
+    def refuse(self: Image.Image, path: Path, format: str, compress_level: int, compress_type: int) -> None:
         Path(path).write_bytes(b"half")
         raise OSError(number, os.strerror(number))
 

@@ -28,7 +28,7 @@ from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
 from raymine.contracts import Camera, Frame, Scene, Split
 from raymine.errors import ConfigError, renamed_options
-from raymine.evaluate import Evaluation
+from raymine.evaluate import Evaluation, PictureChoice
 from raymine.experiment import (
     LoadedRun,
     RunResult,
@@ -282,16 +282,24 @@ class Run:
             raise ConfigError("`points` must be finite; some are NaN or infinite.")
         return self._loaded.density(positions.float())
 
-    def evaluate(self, split: Split = "test", views: int | None = None, out: str | Path | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        split: Split = "test",
+        views: int | None = None,
+        out: str | Path | None = None,
+        *,
+        pictures: PictureChoice = "all",
+    ) -> Evaluation:
         """Compute PSNR (dB) and SSIM of the views of a split ("test", "val" or "train").
 
         views: evaluate this many views, evenly spread over the split; None evaluates all of them.
-        out: a folder to write pictures of every view and metrics.json to.
+        out: a folder to write metrics.json and pictures to. They replace those of an earlier evaluation.
+        pictures: of every view ("all"), of the first four ("few") or of none ("none").
         """
         frames = choose_frames(self.scene, split, None if views is None else whole(views, "views"))
         folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
-            return score_frames(self._loaded, frames, images, out=folder)
+            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures)
 
     def _camera(self, camera: Camera | int) -> Camera:
         if isinstance(camera, Camera):

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 JSON = Any
 
 _TEMP_SUFFIX = ".raymine-tmp"
+
+_STALE_SECONDS = 86400.0
+"""Age of a staging folder that no running process can still need."""
 
 
 def resource_error(error: OSError, what: str, path: Path, hint: str | None = None) -> ResourceError:
@@ -132,6 +137,27 @@ def atomic_file(path: Path, what: str, *, hint: str | None = None) -> Iterator[A
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def staging_folder(parent: Path, what: str) -> Iterator[Path]:
+    """Yield a new folder in `parent`, for files that are to appear together; it is removed after the block.
+
+    The block moves the files to their places when all of them are written. `parent` is created if it does not exist.
+    what: the action for error messages; an `OSError` of the block becomes a `ResourceError`. Folders that killed
+    processes left in `parent` are removed after a day.
+    """
+    folder = parent / f".staging.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+    try:
+        folder.mkdir(parents=True)
+        for other in parent.iterdir():
+            if is_temp(other) and other.is_dir() and time.time() - other.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
+        yield folder
+    except OSError as error:
+        raise resource_error(error, what, parent) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ a reader never finds an incomplete one.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,13 @@ def to_uint8(image: np.ndarray) -> np.ndarray:
     """Floats in 0..1 of any shape -> uint8, rounded to nearest; values outside are clamped, NaN becomes 0."""
     if image.dtype == np.uint8:
         return image
-    clean = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-    return np.floor(np.clip(clean, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+    # In place, and few operations: 4 instead of 18 ms for 800x800. `fmax` takes the number where the other is NaN.
+    values = np.array(image, dtype=np.float64)
+    np.fmax(values, 0.0, out=values)
+    np.fmin(values, 1.0, out=values)
+    values *= 255.0
+    values += 0.5
+    return values.astype(np.uint8)
 
 
 def colour_map(values: np.ndarray) -> np.ndarray:
@@ -92,7 +98,9 @@ def depth_picture(depth: np.ndarray, opacity: np.ndarray, limits: tuple[float, f
     near, far = limits if limits is not None else depth_range(depth, opacity)
     inverse = 1.0 / np.clip(np.nan_to_num(depth, nan=far, posinf=far), near, far)
     nearness = (inverse - 1.0 / far) / (1.0 / near - 1.0 / far)
-    return to_uint8(colour_map(nearness) / 255.0 * np.clip(opacity, 0.0, 1.0)[..., None])
+    shown = (_colour_table() / 255.0)[to_uint8(nearness)]
+    shown *= np.clip(opacity, 0.0, 1.0)[..., None]
+    return to_uint8(shown)
 
 
 def opacity_picture(opacity: np.ndarray) -> np.ndarray:
@@ -108,10 +116,14 @@ def error_picture(
     Absolute: dark is equal, light yellow is `full_scale` or more apart. Signed: white is equal, red where the
     prediction is too bright, blue where it is too dark.
     """
-    difference = np.asarray(predicted, dtype=np.float64) - np.asarray(truth, dtype=np.float64)
+    # Channel by channel: the whole difference in float64 takes three times the memory and twice the time.
+    total = np.zeros(predicted.shape[:2])
+    for channel in range(3):
+        difference = np.subtract(predicted[..., channel], truth[..., channel], dtype=np.float64)
+        total += difference if signed else np.abs(difference, out=difference)
     if not signed:
-        return colour_map(np.abs(difference).mean(axis=-1) / full_scale)
-    amount = np.clip(difference.mean(axis=-1) / full_scale, -1.0, 1.0)
+        return colour_map(total / 3.0 / full_scale)
+    amount = np.clip(total / 3.0 / full_scale, -1.0, 1.0)
     up, down = np.maximum(amount, 0.0), np.maximum(-amount, 0.0)
     return to_uint8(np.stack([1.0 - down, 1.0 - up - down, 1.0 - up], axis=-1))
 
@@ -147,9 +159,17 @@ def _fitted(
 
 def write_png(path: Path, image: np.ndarray) -> None:
     """Write a [H, W, 3] picture (uint8, or float in 0..1) as PNG, atomically."""
-    if image.ndim != 3 or image.shape[-1] != 3:
-        raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
     with replacing(path, "write the picture") as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Level 3 against the default 6 on an 800x800 rendering: 68 against 210 ms, 0.87 against 0.78 MB.
-        Image.fromarray(np.ascontiguousarray(to_uint8(image))).save(temporary, format="PNG", compress_level=3)
+        save_png(temporary, image)
+
+
+def save_png(path: Path, image: np.ndarray) -> None:
+    """As `write_png`, but not atomically, and errors of the system stay `OSError`: for a folder of one's own."""
+    if image.ndim != 3 or image.shape[-1] != 3:
+        raise ValueError(f"`image` must have shape [H, W, 3], got {tuple(image.shape)}.")
+    # The run-length strategy of zlib suits what PNG's filters leave of a rendering. All pictures of a test view of lego
+    # at 400x400, with zlib-ng as in Pillow's wheels: 67 ms and 1036 kB; level 3 without this strategy 84 ms and 1116
+    # kB; the default level 6 176 ms and 1015 kB.
+    picture = Image.fromarray(np.ascontiguousarray(to_uint8(image)))
+    picture.save(path, format="PNG", compress_level=1, compress_type=zlib.Z_RLE)

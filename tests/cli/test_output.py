@@ -23,6 +23,12 @@ def test_durations_sizes_numbers_and_json_are_formatted(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "a [red]path[/red]\n"
 
 
+def test_time_of_a_command_is_told_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_output.took(75.04, {"rendering": 70.0, "scores and pictures": 3.0})
+    expected = "Took 1 min 15 s: loading 2.0 s, rendering 1 min 10 s, scores and pictures 3.0 s.\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_narrow_table_does_not_wrap_numbers() -> None:
     row = ("/a/rather/long/path/to/a/run", "a scene", "29.83", "11.40")
     made = cli_output.table("", ("run", "scene", "train", "test"), [row], right=("train", "test"))

@@ -47,6 +47,7 @@ def test_written_path_renders_the_same_pictures(tmp_path: Path, capsys: pytest.C
         code = main(["render", "r", *arguments, "--device", "cpu", "--json"])
         out, err = capsys.readouterr()
         assert code == 0, err
+        assert ("Took " in err) == ("--write-path" not in arguments)
         return json.loads(out)
 
     overrides = {"batch.samples": 1024, "field.grid.log2_entries": 12}

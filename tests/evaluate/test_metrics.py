@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from raymine.evaluate import psnr, ssim
+from raymine.kernels.threads import mean
+from support.device import requires_gpu
 
 
 def brute_force_ssim(a: np.ndarray, b: np.ndarray, mask: np.ndarray | None = None) -> float:
@@ -70,6 +72,44 @@ def test_ssim_of_constant_images_is_the_luminance_term(p: float, q: float) -> No
 def test_ssim_matches_brute_force() -> None:
     a, b = random_pair(19, 23)
     assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(brute_force_ssim(a, b), abs=1e-10)
+
+
+def direct_ssim(a: np.ndarray, b: np.ndarray) -> float:
+    """As `brute_force_ssim`, for larger images: the weighted sums over all windows at once, in two dimensions."""
+    axis = np.arange(-5, 6)
+    window = np.exp(-(axis[:, None] ** 2 + axis[None, :] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+
+    def over(image: np.ndarray) -> np.ndarray:
+        windows = np.lib.stride_tricks.sliding_window_view(image, (11, 11), axis=(0, 1))
+        return np.einsum("hwcij,ij->hwc", windows, window)
+
+    mx, my = over(a), over(b)
+    vx, vy, cov = over(a * a) - mx * mx, over(b * b) - my * my, over(a * b) - mx * my
+    return float(np.mean((2 * mx * my + 1e-4) * (2 * cov + 9e-4) / ((mx**2 + my**2 + 1e-4) * (vx + vy + 9e-4))))
+
+
+@pytest.mark.parametrize("size", [(140, 270), (128, 256), (129, 257), (11, 300), (300, 11)])
+def test_ssim_of_several_tiles_is_that_of_the_whole_image(size: tuple[int, int]) -> None:
+    """A tile on a CPU is 128x256 pixels of one channel."""
+    a, b = random_pair(*size, seed=sum(size))
+    assert ssim(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(direct_ssim(a, b), abs=1e-10)
+
+
+@requires_gpu
+def test_ssim_on_cuda_equals_that_on_the_cpu() -> None:
+    a, b = (torch.from_numpy(image).float() for image in random_pair(2100, 190))
+    mask = torch.rand(2100, 190) > 1e-3
+    assert ssim(a.cuda(), b.cuda()) == pytest.approx(ssim(a, b), abs=1e-10)
+    assert ssim(a.cuda(), b.cuda(), mask.cuda()) == pytest.approx(ssim(a, b, mask), abs=1e-10)
+
+
+@pytest.mark.parametrize("size", [(3, 5), (70, 200), (2, 12000)])
+def test_psnr_in_pieces_has_the_bits_of_the_whole_image(size: tuple[int, int]) -> None:
+    """The largest images have more than 2^15 values, which are a piece."""
+    a, b = (torch.from_numpy(image).float() for image in random_pair(*size))
+    squared = (a.double() - b.double()).square()
+    assert psnr(a, b) == -10.0 * math.log10(float(mean(squared)))
 
 
 def test_ssim_float32_keeps_precision_on_bright_flat_images() -> None:

@@ -10,60 +10,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 
-from raymine.contracts import Rays, Rendered
 from raymine.evaluate import Evaluation, ViewScore, evaluate_views, psnr
-from raymine.evaluate.views import true_image, unique_names
-
-
-class ListOfImages:
-    """An ImageSource over uint8 RGBA arrays with masks."""
-
-    def __init__(self, images: list[np.ndarray], masks: list[np.ndarray]) -> None:
-        self.images, self.masks = images, masks
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.array([image.shape[:2] for image in self.images], dtype=np.int64)
-
-    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        index = int(image[0])
-        rgba = torch.from_numpy(self.images[index])[y, x].float() / 255
-        return rgba, torch.from_numpy(self.masks[index])[y, x].float()
-
-    def image(self, index: int) -> np.ndarray:
-        return self.images[index]
-
-
-class FakeRig:
-    """Rays that only carry the image's number and the pixel count."""
-
-    def __init__(self, source: ListOfImages) -> None:
-        self.source = source
-
-    def rays_for_image(self, index: int) -> Rays:
-        n = int(self.source.sizes[index].prod())
-        ones = torch.ones(n)
-        return Rays(torch.full((n, 3), float(index)), torch.zeros(n, 3), ones, ones)
-
-
-class ShiftedTruth:
-    """Renders the true image plus a constant, over the requested background."""
-
-    def __init__(self, source: ListOfImages, shift: float) -> None:
-        self.source, self.shift = source, shift
-
-    def render(self, rays: Rays, background: Tensor) -> Rendered:
-        rgba = torch.from_numpy(self.source.images[int(rays.origins[0, 0])]).reshape(-1, 4).double() / 255
-        colour = rgba[:, :3] * rgba[:, 3:] + background.double() * (1 - rgba[:, 3:])
-        return Rendered((colour + self.shift).float(), rgba[:, 3].float(), rays.near, torch.empty(0))
+from raymine.evaluate.views import true_image
+from support.bank_scenes import noise, opened, save, scene_of
+from support.known_views import FakeRig, ListOfImages, ShiftedTruth, random_images
 
 
 def two_images() -> ListOfImages:
-    rng = np.random.default_rng(5)
-    images = [rng.integers(60, 180, (h, w, 4), dtype=np.uint8) for h, w in ((14, 12), (12, 16))]
-    return ListOfImages(images, [np.ones(i.shape[:2], dtype=np.uint8) for i in images])
+    return random_images((14, 12), (12, 16))
 
 
 def test_evaluate_views_scores_a_known_error_and_writes_all_files(tmp_path: Path) -> None:
@@ -115,6 +70,22 @@ def test_true_image_composites_straight_alpha_over_the_background() -> None:
     assert over_black[0, 0].tolist() == pytest.approx([0.2, 0.0, 0.04])
 
 
+def test_true_image_has_the_bits_and_the_mask_of_gathered_pixels(tmp_path: Path) -> None:
+    mask = np.where(noise(7, 9, 11)[..., 0] > 100, np.uint8(255), np.uint8(0))
+    files = [(save(tmp_path / f"{channels}.png", noise(channels, 9, 11, channels)), 11, 9) for channels in (3, 4)]
+    background = torch.tensor([0.3, 0.7, 1.0])
+    with opened(scene_of(tmp_path, files, {1: save(tmp_path / "mask.png", mask)}), tmp_path) as bank:
+        y, x = (axis.reshape(-1) for axis in torch.meshgrid(torch.arange(9), torch.arange(11), indexing="ij"))
+        for index in range(2):
+            rgba, weight = bank.gather(torch.full_like(x, index), y, x)
+            colour, kept = true_image(bank, index, background)
+            expected = rgba[:, :3] * rgba[:, 3:] + background * (1.0 - rgba[:, 3:])
+            assert torch.equal(colour.reshape(-1, 3), expected)
+            assert (kept is None) == (index == 0)
+            if kept is not None:
+                assert torch.equal(kept.reshape(-1), weight > 0)
+
+
 def test_masked_pixels_do_not_affect_psnr() -> None:
     source, painted = two_images(), two_images()
     painted.images[0][:5] = 255
@@ -139,7 +110,3 @@ def test_evaluation_json_writes_non_finite_scores_as_null() -> None:
     assert '"psnr": null' in document
     assert evaluation.ssim == 1.0
     assert math.isnan(Evaluation((), 0.0).psnr)
-
-
-def test_unique_names_are_file_safe() -> None:
-    assert unique_names(["a", "a", "x/y z", "a-2", "..", ""]) == ["a", "a-2", "x_y_z", "a-2-2", "view", "view-2"]

@@ -16,9 +16,9 @@ from raymine.compat import nerfacc
 from raymine.compat.nerfacc import cameras, losses, pdf, scan, volrend
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator
+from support import fuzz_compat_install, fuzz_tinycudann
 from support import fuzz_occupancy as grids
 from support import fuzz_sampling as sampling
-from support import fuzz_compat_install, fuzz_tinycudann
 from support import fuzz_toolkit as tools
 from support.fuzz import USUAL, Args, Case, Size
 from support.fuzz_expect import Array, careful, equals, moderate, plain, require

@@ -234,7 +234,7 @@ def run_composite(x: Tensor, begin: int, dims: int, n_frequencies: int, n_bins: 
 def composed(args: Args, result: Tensor) -> str:
     """The columns are those of the nested encodings, one after another."""
     n, dims, begin = args["n_frequencies"], args["dims"], args["begin"]
-    require(0 <= begin and dims >= 0 and begin + dims <= 3, "dims")
+    require(begin >= 0 and dims >= 0 and begin + dims <= 3, "dims")
     wide = 2 * n * dims
     if result.shape != (len(args["x"]), wide + 2 + args["n_bins"]):
         return f"shape {list(result.shape)}"

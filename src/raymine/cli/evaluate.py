@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +14,7 @@ from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.contracts import Split
-    from raymine.evaluate import Evaluation
+    from raymine.evaluate import Evaluation, PictureChoice
     from raymine.experiment import LoadedRun
 
 
@@ -27,6 +28,9 @@ class Evaluate:
     """The split whose images are compared."""
     views: int | None = None
     """Compare this many images, evenly spread over the split; all if not given."""
+    pictures: Literal["all", "few", "none"] = "all"
+    """Write pictures of `all` views, of a `few` (the first four) or of `none`. Those of an earlier evaluation are
+    removed."""
     checkpoint: Literal["latest", "best"] = "latest"
     """The checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -37,6 +41,7 @@ class Evaluate:
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
+        started = time.perf_counter()
         from raymine.experiment import load_run
 
         find_own_modules(self.allow)
@@ -44,16 +49,24 @@ class Evaluate:
         for note in loaded.notes:
             output.warn(note)
         folder = self.run / "eval" if self.split == "test" else self.run / f"eval-{self.split}"
-        evaluation = evaluate_run(loaded, self.split, folder, views=self.views)
+        evaluation = evaluate_run(loaded, self.split, folder, views=self.views, pictures=self.pictures)
         if self.json:
             output.emit_json({"run": str(self.run), "step": loaded.step, "split": self.split, **evaluation.to_json()})
         else:
             print_evaluation(evaluation, f"{self.run}, step {loaded.step}, {self.split} images")
-        output.say(f"Pictures: {folder / 'images'}   Scores: {folder / 'metrics.json'}")
+        pictures = "" if self.pictures == "none" else f"Pictures: {folder / 'images'}   "
+        output.say(f"{pictures}Scores: {folder / 'metrics.json'}")
+        rendering = sum(view.seconds for view in evaluation.views)
+        output.took(
+            time.perf_counter() - started,
+            {"rendering": rendering, "scores and pictures": evaluation.seconds - rendering},
+        )
         return 0
 
 
-def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None) -> Evaluation:
+def evaluate_run(
+    loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None, pictures: PictureChoice = "all"
+) -> Evaluation:
     """Evaluate a loaded run on one split. Progress goes to stderr, pictures and metrics.json to `folder`."""
     from raymine.experiment import choose_frames, score_frames
     from raymine.scenes.bank import open_bank
@@ -62,7 +75,7 @@ def evaluate_run(loaded: LoadedRun, split: Split, folder: Path, *, views: int | 
     with output.progress_bar("Reading images") as progress:
         images = open_bank(loaded.scene, frames, progress=progress)
     with images, output.progress_bar("Evaluating") as progress:
-        return score_frames(loaded, frames, images, out=folder, progress=progress)
+        return score_frames(loaded, frames, images, out=folder, pictures=pictures, progress=progress)
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:

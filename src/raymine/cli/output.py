@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -121,6 +121,13 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def took(total: float, parts: Mapping[str, float]) -> None:
+    """Print how long a command took, and its parts in seconds. What is left of `total` is the loading before them."""
+    loading = max(0.0, total - sum(parts.values()))
+    stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in {"loading": loading, **parts}.items())
+    say(f"Took {duration(total)}: {stages}.")
 
 
 def size(count: float) -> str:

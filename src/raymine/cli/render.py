@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class Render:
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
+        started = time.perf_counter()
         from raymine.experiment import load_run
 
         wanted = parse_size(self.size)
@@ -66,7 +68,9 @@ class Render:
         for note in loaded.notes:
             output.warn(note)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
+        ready = time.perf_counter()
         written = self._write_path(loaded.scene, path) if self.write_path else self._render(loaded, name, path)
+        ended = time.perf_counter()
         if self.json:
             camera = path.cameras[0]
             found = {"run": self.run, "step": loaded.step, "path": name, "views": len(path)}
@@ -74,6 +78,8 @@ class Render:
         else:
             for file in written:
                 output.results().print(str(file), markup=False, soft_wrap=True)
+        if not self.write_path:
+            output.took(ended - started, {"rendering and encoding": ended - ready})
         return 0
 
     def _write_path(self, scene: Scene, path: CameraPath) -> tuple[Path, ...]:

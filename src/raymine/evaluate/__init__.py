@@ -1,5 +1,6 @@
 """Evaluation: image metrics, and the comparison of rendered views with the images of a scene."""
 
+from .files import PictureChoice as PictureChoice
 from .metrics import psnr as psnr
 from .metrics import ssim as ssim
 from .views import Evaluation as Evaluation

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -82,14 +84,13 @@ def load_run(
     run = RunDir.open(Path(run_folder))
     with allowing(allow):
         config = run.read_config()
-    found, notes = _pick(run, which, config.hold_out)
-    checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
-    target = resolve_device(device)
-    try:
-        scene = load_scene(config.scene, downscale=config.downscale)
-    except SceneError as error:
-        hint = "If it was moved, put it back or link it; if it was changed, restore it."
-        raise SceneError(f"{run_folder} needs the scene that it was trained on. {error.message}", hint=hint) from error
+    # CUDA takes a good part of a second to open, mostly in the driver.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_open_device, device)
+        found, notes = _pick(run, which, config.hold_out)
+        checkpoint.require(found, {"recipe": config.recipe, "config": run.read_digests()})
+        target = resolve_device(device)
+        scene = _scene_of(run_folder, config)
     if scene_digest(scene) != run.read_manifest().scene_digest:
         raise RunError(
             f"The scene {config.scene} has changed since {run_folder} was trained: other frames, poses or cameras.",
@@ -102,6 +103,21 @@ def load_run(
     tensors = {name: value for name, value in found.tensors.items() if not name.startswith("pixels.")}
     restore_state(state, replace(found, tensors=tensors))
     return LoadedRun(run, config, scene, state, found.step, target, notes)
+
+
+def _scene_of(run_folder: str | Path, config: RunConfig) -> Scene:
+    """The scene that a run was trained on. `SceneError` names the run: its user did not name the scene."""
+    try:
+        return load_scene(config.scene, downscale=config.downscale)
+    except SceneError as error:
+        hint = "If it was moved, put it back or link it; if it was changed, restore it."
+        raise SceneError(f"{run_folder} needs the scene that it was trained on. {error.message}", hint=hint) from error
+
+
+def _open_device(name: str) -> None:
+    """Make the first use of a device, which the next one need not wait for. What fails here fails there again."""
+    with contextlib.suppress(Exception):
+        torch.empty(1, device=resolve_device(name))
 
 
 class _NoImages:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raymine.contracts import ImageSource, Scene, Split
 from raymine.errors import ConfigError, option
-from raymine.evaluate import Evaluation, evaluate_views
+from raymine.evaluate import Evaluation, PictureChoice, evaluate_views
 from raymine.rays import CameraRig
 
 from .load import LoadedRun
@@ -35,11 +35,13 @@ def score_frames(
     images: ImageSource,
     *,
     out: Path | None = None,
+    pictures: PictureChoice = "all",
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Render frames of the run's scene and compare them with `images`, which holds these frames in the same order.
 
-    out: a folder for pictures and metrics.json. progress: called with (done, total) after each view.
+    out: a folder for metrics.json and pictures, which replace those of an earlier evaluation. pictures: of every view
+    (`all`), of the first four (`few`) or of none. progress: called with (done, total) after each view.
     """
     scene = loaded.scene
     return evaluate_views(
@@ -49,5 +51,6 @@ def score_frames(
         background=scene.background or (0.0, 0.0, 0.0),
         names=[scene.frames[i].image.stem for i in frames],
         out_dir=out,
+        pictures=pictures,
         progress=progress,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -56,13 +57,27 @@ class View:
         return target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FramePictures:
-    """The pictures of one rendered view, each [H, W, 3] uint8."""
+    """The pictures of one rendered view, each [H, W, 3] uint8, computed when they are asked for.
 
-    colour: np.ndarray
-    depth: np.ndarray
-    opacity: np.ndarray
+    depth_limits: nearest and farthest distance of the depth picture; None takes those of the view.
+    """
+
+    view: View
+    depth_limits: tuple[float, float] | None = None
+
+    @cached_property
+    def colour(self) -> np.ndarray:
+        return pictures.to_uint8(self.view.colour)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return pictures.depth_picture(self.view.depth, self.view.opacity, self.depth_limits)
+
+    @cached_property
+    def opacity(self) -> np.ndarray:
+        return pictures.opacity_picture(self.view.opacity)
 
 
 def render_view(
@@ -81,18 +96,17 @@ def render_view(
     """
     require_size(camera.width, camera.height)
     backdrop = torch.tensor(background, dtype=torch.float32, device=device)
-    shape = (camera.height, camera.width)
-    colour = np.empty((camera.height * camera.width, 3), dtype=np.float32)
-    opacity, depth = (np.empty(len(colour), dtype=np.float32) for _ in range(2))
-    for first in range(0, len(colour), _PIECE):
-        span = range(first, min(first + _PIECE, len(colour)))
+    shape, n = (camera.height, camera.width), camera.height * camera.width
+    # On the CPU, where the pieces of a large picture are put together.
+    colour, opacity, depth = (torch.empty(n, *tail) for tail in ((3,), (), ()))
+    for first in range(0, n, _PIECE):
+        span = range(first, min(first + _PIECE, n))
         rays = rays_for_camera(camera, pose, bounds, time=time, device=device, pixels=span)
         rendered, at = renderer.render(rays, backdrop), slice(span.start, span.stop)
-        for values, found in ((colour, rendered.colour), (opacity, rendered.opacity), (depth, rendered.depth)):
-            values[at] = found.detach().float().nan_to_num(nan=0.0).cpu().numpy()
-    np.clip(colour, 0.0, 1.0, out=colour)
-    np.clip(opacity, 0.0, 1.0, out=opacity)
-    return View(colour.reshape(*shape, 3), opacity.reshape(shape), depth.reshape(shape))
+        for values, found in ((colour, rendered.colour), (opacity, rendered.opacity)):
+            values[at] = found.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0)
+        depth[at] = rendered.depth.detach().float().nan_to_num(nan=0.0)
+    return View(colour.view(*shape, 3).numpy(), opacity.view(shape).numpy(), depth.view(shape).numpy())
 
 
 def render_path(
@@ -104,7 +118,7 @@ def render_path(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> Iterator[FramePictures]:
-    """Yield the views of `path` in order; only one is in memory at a time.
+    """Yield the views of `path` in order. None is kept: the caller decides how many are in memory.
 
     The first view with something in it sets the depth scale, so that a video does not flicker. background: colour in
     0..1. device: of the rays for the renderer. progress: called with (done, total) after each view.
@@ -116,10 +130,6 @@ def render_path(
         if limits is None and bool((view.opacity > 0.5).any()):
             near, far = pictures.depth_range(view.depth, view.opacity)
             limits = (0.8 * near, 1.25 * far)
-        yield FramePictures(
-            pictures.to_uint8(view.colour),
-            pictures.depth_picture(view.depth, view.opacity, limits),
-            pictures.opacity_picture(view.opacity),
-        )
+        yield FramePictures(view, limits)
         if progress is not None:
             progress(index + 1, len(path))

@@ -1,10 +1,11 @@
-"""Write pictures as numbered PNG frames or as H.264 video."""
+"""Write pictures as numbered PNG frames or as H.264 video, on threads beside the caller, who renders them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from raymine import pictures
 from raymine.errors import ConfigError, MissingExtraError, ResourceError, option
 from raymine.files import replacing
+from raymine.workers import Workers
 
 from .frames import FramePictures, PictureKind
 
@@ -21,30 +23,52 @@ _BT709 = 1
 _LIMITED = 1
 
 
+_PIXELS = 1 << 24
+"""Pixels of frames that wait to be written: 20 bytes each as rendered, and 60 more while one is converted."""
+
+
 def write_frames(
     frames: Iterable[FramePictures], folder: Path, *, kinds: tuple[PictureKind, ...] = ("colour",)
 ) -> tuple[Path, ...]:
-    """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; return the paths in order."""
+    """Write `<kind>-0000.png`, `<kind>-0001.png`, ... for each kind; return the paths in order.
+
+    Pictures are encoded on every core while the iterable makes the next ones. If one cannot be written, the frames
+    that are complete stay.
+    """
     written = []
-    for index, frame in enumerate(frames):
-        for kind in kinds:
-            path = folder / f"{kind}-{index:04d}.png"
-            pictures.write_png(path, getattr(frame, kind))
-            written.append(path)
+    with Workers(room=_PIXELS) as workers:
+        for index, frame in enumerate(frames):
+            for kind in kinds:
+                path = folder / f"{kind}-{index:04d}.png"
+                workers.submit(partial(_write_frame, frame, kind, path), frame.view.opacity.size)
+                written.append(path)
     return tuple(written)
+
+
+def _write_frame(frame: FramePictures, kind: PictureKind, path: Path) -> None:
+    pictures.write_png(path, getattr(frame, kind))
 
 
 def write_videos(
     frames: Iterable[FramePictures], path: Path, *, kinds: tuple[PictureKind, ...] = ("colour",), fps: float = 30.0
 ) -> tuple[Path, ...]:
-    """Write one video per kind in a single pass over the frames: `x.mp4` (colour), `x-depth.mp4`, `x-opacity.mp4`."""
+    """Write one video per kind in a single pass over the frames: `x.mp4` (colour), `x-depth.mp4`, `x-opacity.mp4`.
+
+    Each video has a thread, which encodes while the iterable makes the next frames.
+    """
     paths = tuple(path if kind == "colour" else path.with_stem(f"{path.stem}-{kind}") for kind in kinds)
     with ExitStack() as stack:
         writers = [stack.enter_context(open_mp4(target, fps=fps)) for target in paths]
+        # These end before the first video gets its name, so that a failure leaves none of the videos.
+        threads = [stack.enter_context(Workers(1, room=_PIXELS)) for _ in paths]
         for frame in frames:
-            for kind, writer in zip(kinds, writers, strict=True):
-                writer.add(getattr(frame, kind))
+            for kind, writer, thread in zip(kinds, writers, threads, strict=True):
+                thread.submit(partial(_add_frame, frame, kind, writer), frame.view.opacity.size)
     return paths
+
+
+def _add_frame(frame: FramePictures, kind: PictureKind, writer: Mp4Writer) -> None:
+    writer.add(getattr(frame, kind))
 
 
 def write_mp4(frames: Iterable[np.ndarray], path: Path, *, fps: float = 30.0, crf: int = 18) -> int:
@@ -109,8 +133,9 @@ class Mp4Writer:
             raise ConfigError(
                 f"Frame {self.count} has shape {picture.shape}, the first one {self._shape}; a video needs one size."
             )
-        padded = np.pad(picture, ((0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge")
-        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(padded), format="rgb24")
+        if picture.shape[0] % 2 or picture.shape[1] % 2:
+            picture = np.pad(picture, ((0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge")
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         self._container.mux(self._stream.encode(frame.reformat(format="yuv420p", dst_colorspace="ITU709")))
         self.count += 1
 
@@ -126,7 +151,12 @@ class Mp4Writer:
         # Write the index first, so that a browser can start to play before it has the whole file.
         options = {"movflags": "+faststart"}
         self._container = self._av.open(str(self._path), mode="w", format="mp4", options=options)
-        stream = self._container.add_stream("libx264", rate=self._rate, options={"crf": str(self._crf)})
+        # An orbit of lego in 40 frames of 800x800: 1.1 s of one core, against 1.8 s with the default preset, which has
+        # 2 % fewer bytes and 0.4 dB more luma PSNR, at 45 dB.
+        settings = {"crf": str(self._crf), "preset": "faster"}
+        stream = self._container.add_stream("libx264", rate=self._rate, options=settings)
+        # Threads take a frame each. PyAV's default, slices of one frame, compresses worse and scales less.
+        stream.thread_type = "FRAME"
         stream.width, stream.height, stream.pix_fmt = shape[1] + shape[1] % 2, shape[0] + shape[0] % 2, "yuv420p"
         # Without these tags players guess the colour matrix from the picture size, and colours shift slightly.
         context = stream.codec_context
@@ -138,6 +168,7 @@ class Mp4Writer:
 def count_frames(path: Path) -> int:
     """Decode a video and count its frames."""
     with require_av().open(str(path)) as container:
+        container.streams.video[0].thread_type = "AUTO"
         return sum(1 for _ in container.decode(video=0))
 
 
