@@ -16,9 +16,9 @@ from raymine.compat import nerfacc
 from raymine.compat.nerfacc import cameras, losses, pdf, scan, volrend
 from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.estimators.prop_net import PropNetEstimator
+from support import fuzz_compat_install, fuzz_tinycudann
 from support import fuzz_occupancy as grids
 from support import fuzz_sampling as sampling
-from support import fuzz_compat_install, fuzz_tinycudann
 from support import fuzz_toolkit as tools
 from support.fuzz import USUAL, Args, Case, Size
 from support.fuzz_expect import Array, careful, equals, moderate, plain, require
@@ -417,13 +417,14 @@ def run_prop_update(transmittance: Tensor, loss_scaler: float) -> Any:
 
 
 def run_abstract(value: int) -> Any:
-    made, refused = AbstractEstimator(), []
-    for call in (made.sampling, made.update_every_n_steps):
+    def refuses(call: Any) -> bool:
         try:
-            call(value)
+            return call(value) is not None
         except NotImplementedError:
-            refused.append(call.__name__)
-    return refused
+            return True
+
+    made = AbstractEstimator()
+    return [call.__name__ for call in (made.sampling, made.update_every_n_steps) if refuses(call)]
 
 
 LENS = {"params": "coefficients", "uv": "points", "iters": "iterations", "eps": "tolerance"}

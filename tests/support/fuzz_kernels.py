@@ -418,7 +418,11 @@ CASES = [
         lambda inputs, params, hidden, outputs: mlp_flat(inputs, params, (16, hidden, 16), outputs),
         ("inputs", "params"),
     ),
-    Case((f"{OPS}.march.op.march",), march_args, run_march),
+    Case(
+        (f"{OPS}.march.op.march", f"{OPS}.march.occupancy.Occupancy", f"{OPS}.march.spacing.too_many"),
+        march_args,
+        run_march,
+    ),
     Case(
         (f"{OPS}.march.op.march",),
         march_args,
