@@ -417,13 +417,14 @@ def run_prop_update(transmittance: Tensor, loss_scaler: float) -> Any:
 
 
 def run_abstract(value: int) -> Any:
-    made, refused = AbstractEstimator(), []
-    for call in (made.sampling, made.update_every_n_steps):
+    def refuses(call: Any) -> bool:
         try:
-            call(value)
+            return call(value) is not None
         except NotImplementedError:
-            refused.append(call.__name__)
-    return refused
+            return True
+
+    made = AbstractEstimator()
+    return [call.__name__ for call in (made.sampling, made.update_every_n_steps) if refuses(call)]
 
 
 LENS = {"params": "coefficients", "uv": "points", "iters": "iterations", "eps": "tolerance"}

@@ -25,9 +25,9 @@ COARSE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
 def equals(expected: Callable[..., Any], close: float = 1e-4) -> Callable[[Args, Any], str]:
     """The property that a result equals `expected`, which gets the arguments as arrays of float64, int64 or bool.
 
-    close: as in `Case`; coarser in half precision. Where one value is not finite, the other must not be
-    either. With NaN, infinity or huge numbers among the arguments: not finite somewhere if `expected` is not, and of the
-    same shapes. An exception of `expected` says that the arguments were to be refused.
+    close: as in `Case`; coarser in half precision. Where one value is not finite, the other must not be either. With
+    NaN, infinity or huge numbers among the arguments: not finite somewhere if `expected` is not, and of the same
+    shapes. An exception of `expected` says that the arguments were to be refused.
     """
 
     @careful

@@ -22,6 +22,7 @@ from raymine.kernels.philox.op import integers, uniform, words
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Crossings, Grids, Stride, traverse
+from raymine.kernels.volume.op import volume
 from support.fuzz import USUAL, Args, Case, Size
 
 OPS = "raymine.kernels"
@@ -93,6 +94,15 @@ def judge_args(rng: torch.Generator, size: Size) -> Args:
 def run_judge(colour: Tensor, density: Tensor, delta: float, stop: float, **rows: Tensor) -> Any:
     wanted = Wanted(*(rows.pop(f"wanted.{name}") for name in Wanted._fields))
     return judge(colour, density, samples_of(**rows), wanted, delta, stop)
+
+
+def volume_args(rng: torch.Generator, size: Size) -> Args:
+    args = composite_args(rng, size)
+    return {name: value for name, value in args.items() if name != "stop"}
+
+
+def run_volume(density: Tensor, colour: Tensor, first: Tensor, count: Tensor, **rest: Any) -> Any:
+    return volume(density, colour, pack=packed.Pack(first, count), **rest)
 
 
 # ---- scan and select
@@ -376,6 +386,7 @@ CASES = [
         without=INFINITE,
     ),
     Case((f"{OPS}.composite.op.visible",), visible_args, run_visible),
+    Case((f"{OPS}.volume.op.volume",), volume_args, run_volume, ("density", "colour", "background"), without=INFINITE),
     Case((f"{OPS}.judge.op.judge",), judge_args, run_judge, without=INFINITE),
     Case((f"{OPS}.scan.op.running_sum",), scan_args, running_sum, ("values",)),
     Case(

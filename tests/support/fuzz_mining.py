@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -194,7 +195,7 @@ def run_backward(inputs: Tensor, dropped: int, step: int) -> Any:
 
 @careful
 def gradient_of_the_chosen(args: Args, result: Any) -> str:
-    weight, grad, loss, chosen, gradient = (plain(part) for part in result)
+    weight, grad, chosen = plain(result[0]), result[1], result[3]
     x = plain(args["inputs"])
     require(args["dropped"] == 0 or args["dropped"] < -len(x) or not len(x), "dropped")
     bad = equals(lambda **_: (((x @ weight) ** 2).sum() / 2, x @ weight))(args, (result[2], result[4]))
@@ -202,7 +203,7 @@ def gradient_of_the_chosen(args: Args, result: Any) -> str:
         return bad
     index = plain(chosen.index)
     wanted = x[index].T @ ((x @ weight)[index] * plain(chosen.weight)[:, None])
-    return equals(lambda **_: wanted)(args, grad if grad is None else result[1]) if len(index) else ""
+    return equals(lambda **_: wanted)(args, grad) if len(index) else ""
 
 
 def gradients_args(rng: torch.Generator, size: Size) -> Args:
@@ -328,7 +329,7 @@ def binned(values: Array, low: float, high: float, bins: int) -> Any:
     require(values.dtype.kind in "fi" and 0 < low < high < np.inf and 1 <= bins <= 1 << 16, "numbers")
     edges = [low * (high / low) ** (i / bins) for i in range(bins)] + [high]
     held = np.where(np.isnan(values), np.inf, values).reshape(-1)
-    counts = [int(((held >= a) & (held < b)).sum()) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    counts = [int(((held >= a) & (held < b)).sum()) for a, b in itertools.pairwise(edges)]
     return [*edges, *counts, int((held < low).sum()), int((held >= high).sum())]
 
 

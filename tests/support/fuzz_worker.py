@@ -1,9 +1,8 @@
 """The worker process of `fuzz.run_suite`: runs trials one by one and writes what it does, and the verdict, to stdout.
 
 `python -m support.fuzz_worker MODULE FIRST` runs the trials of a module of cases from number FIRST on; MODULE+OTHER
-those of several. Memory that
-NumPy does not initialise gets a pattern on both sides and NaN inside, so that a write outside of it, and an element
-that is never written, show up.
+those of several. Memory that NumPy does not initialise gets a pattern on both sides and NaN inside, so that a write
+outside of it, and an element that is never written, show up.
 """
 
 from __future__ import annotations

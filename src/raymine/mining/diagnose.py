@@ -120,9 +120,9 @@ def chosen_mask(selection: Selection, n: int) -> Tensor:
     checks.whole(n=n)
     checks.columns(weight=selection.weight)
     index = checks.integers("index", selection.index, selection.weight.device, len(selection.weight))
-    checks.within("index", index[selection.weight > 0], n, index.device)
-    mask = torch.zeros(n, dtype=torch.bool, device=selection.index.device)
-    mask[selection.index[selection.weight > 0]] = True
+    index = checks.within("index", index[selection.weight > 0], n, index.device)
+    mask = torch.zeros(n, dtype=torch.bool, device=index.device)
+    mask[index] = True
     return mask
 
 

@@ -212,7 +212,8 @@ def _packed(edges: Tensor, cdfs: Tensor, pack: Pack, counts: Tensor, stratified:
 
 def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, values_pack: Pack) -> Neighbours:
     sorted_pack, longest = _check_pack("sorted", sorted, sorted_pack)
-    values_pack, _ = _check_pack("values", values, values_pack)
+    _check_flat("values", values)
+    values_pack = Pack(*checks.pack(*values_pack, len(values), values.device))
     if sorted_pack.n_rays != values_pack.n_rays:
         raise ConfigError(f"both packs must have the same rays, got {sorted_pack.n_rays} and {values_pack.n_rays}.")
     ray = values_pack.ray_id(len(values))
@@ -270,8 +271,7 @@ def _padded(flat: Tensor) -> Tensor:
 
 def _check_pack(name: str, flat: Tensor, pack: Pack) -> tuple[Pack, int]:
     """The pack, checked against flat [S], and the number of entries of its longest ray. Waits for the device once."""
-    if flat.ndim != 1:
-        raise ConfigError(f"packed rays lie in one flat array, got `{name}` of shape {list(flat.shape)}.")
+    _check_flat(name, flat)
     pack = Pack(*checks.pack(*pack, len(flat), flat.device))
     if not pack.n_rays:
         return pack, 0
@@ -279,3 +279,8 @@ def _check_pack(name: str, flat: Tensor, pack: Pack) -> tuple[Pack, int]:
     if total != flat.shape[0]:
         raise ConfigError(f"the pack of `{name}` counts {total} entries, but there are {flat.shape[0]}.")
     return pack, longest
+
+
+def _check_flat(name: str, flat: Tensor) -> None:
+    if flat.ndim != 1:
+        raise ConfigError(f"packed rays lie in one flat array, got `{name}` of shape {list(flat.shape)}.")

@@ -165,8 +165,8 @@ def grid_sides(resolution: int | Sequence[int] | Tensor, levels: int) -> list[in
         raise ConfigError(f"the grid needs 3 sides and levels of 1 or more, got {sides} and {levels}.")
     if levels > MOST_LEVELS or levels * math.prod(sides) >= 2**31:
         raise ConfigError(
-            f"the grid must have at most {MOST_LEVELS} levels and fewer than 2^31 cells, got {levels} levels of {sides}. "
-            f"Lower the resolution."
+            f"the grid must have at most {MOST_LEVELS} levels and fewer than 2^31 cells, got {levels} levels of "
+            f"{sides}. Lower the resolution."
         )
     return sides
 

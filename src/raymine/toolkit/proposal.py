@@ -85,7 +85,8 @@ class RaySpan:
         checks.reals(s=s)
         if s.ndim != 2 or s.shape[0] != self.rays:
             raise ConfigError(f"`s` must have shape [{self.rays}, n], got {list(s.shape)}.")
-        checks.together(s=s, **{"near": part for part in (self.near, self.far) if isinstance(part, Tensor)})
+        for part in (self.near, self.far):
+            checks.together(s=s, near=part if isinstance(part, Tensor) else None)
         kind = s.dtype
         # In half precision, a distance above 65504 would become infinite, and the ray a miss.
         work = torch.promote_types(kind, torch.float32)

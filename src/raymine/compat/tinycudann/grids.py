@@ -36,7 +36,6 @@ KINDS = ("Hash", "Dense", "Tiled")
 INTERPOLATIONS = ("Linear", "Smoothstep", "Nearest")
 MOST_LEVELS = 128
 MOST_ROWS = 2**31
-FINEST = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,6 @@ class GridEncoder(Encoder):
         options.refuse("stochastic_interpolation", False)
         log2_entries = options.whole("log2_hashmap_size", 19, low=0, high=31)
         self.layout = GridLayout(n_input_dims, kind, levels, features, log2_entries, base, growth)
-        if max(self.layout.scales) >= FINEST:
-            raise ConfigError(
-                f"The finest level of this {options.otype} would have {max(self.layout.scales):.3g} cells per side, but "
-                f"float32 cannot tell more than 2^24 apart. Lower `n_levels`, `per_level_scale` or `base_resolution`."
-            )
         self.n_input_dims, self.n_output_dims, self.alignment = n_input_dims, levels * features, features
         self.n_params = sum(self.layout.entries) * features
         if self.n_params >= MOST_ROWS:
