@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import checks, dispatch
-from raymine.kernels.double_backward import gradients_with_graph
+from raymine.kernels import checks, dispatch, double_backward
 from raymine.kernels.hash_grid import reference
 from raymine.kernels.hash_grid.spec import PRIMES as PRIMES
 from raymine.kernels.hash_grid.spec import GridSpec as GridSpec
@@ -114,7 +113,7 @@ class _Encode(torch.autograd.Function):
         positions, whole, table = ctx.saved_tensors
         if torch.is_grad_enabled():
             again = partial(_reference, spec=ctx.spec, half=ctx.half)
-            found = gradients_with_graph(again, (positions, whole), ctx.needs_input_grad[:2], grads)
+            found = double_backward.gradients_with_graph(again, (positions, whole), ctx.needs_input_grad[:2], grads)
             return (*found, None, None, None, None, None)
         kernels = dispatch.kernels("hash_grid", ctx.backend)
         grad = grads[0].float()

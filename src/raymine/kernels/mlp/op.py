@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import dispatch
-from raymine.kernels.double_backward import gradients_with_graph
+from raymine.kernels import dispatch, double_backward
 from raymine.kernels.mlp import reference
 from raymine.kernels.mlp.reference import ACTIVATIONS as ACTIVATIONS
 from raymine.kernels.mlp.reference import Activation as Activation
@@ -176,7 +175,7 @@ class _Mlp(torch.autograd.Function):
         weights, inputs, *layers = ctx.saved_tensors
         needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
         if torch.is_grad_enabled():
-            found = gradients_with_graph(
+            found = double_backward.gradients_with_graph(
                 lambda x, *own: reference.mlp(x, own, *ctx.names), (inputs, *layers), needed, grads
             )
             return found[0], None, None, None, *found[1:]
@@ -226,7 +225,9 @@ class _Flat(torch.autograd.Function):
             def again(x: Tensor, own: Tensor) -> Tensor:
                 return _flat_reference(x, own, widths, sizes, outputs, hidden, output)
 
-            return *gradients_with_graph(again, (inputs, params), needed, grads), *(None for _ in range(5))
+            return *double_backward.gradients_with_graph(again, (inputs, params), needed, grads), *(
+                None for _ in range(5)
+            )
         with dispatch.kernel_lock:
             to_inputs, flat = gpu.backward(inputs, weights, grads[0], ctx.network, *needed)
         return to_inputs, None if flat is None else flat.to(params.dtype), *(None for _ in range(5))

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
-from raymine.kernels import checks, dispatch
-from raymine.kernels.double_backward import gradients_with_graph
+from raymine.kernels import checks, dispatch, double_backward
 from raymine.kernels.packed import Pack
 from raymine.kernels.volume import reference
 
@@ -36,7 +35,7 @@ def volume(
     density: in 1 / units of t, after activation. t_start, t_end: [B]. background: [3] or [R, 3]; None is black. All
     results are differentiable, also twice, in density, colour and background. There is no early stop (see `composite`).
     """
-    n, device, rays = len(t_start) if t_start.ndim else 0, density.device, len(pack.first)
+    n, device = len(t_start) if t_start.ndim else 0, density.device
     rows = (
         ("density", density, (n,)),
         ("colour", colour, (n, 3)),
@@ -44,11 +43,12 @@ def volume(
         ("t_end", t_end, (n,)),
     )
     kind = checks.floats(rows, device)
+    first, count = checks.pack(pack.first, pack.count, n, device)
+    rays = len(first)
     if background is not None:
         if background.shape not in ((3,), (rays, 3)):
             raise ConfigError(f"`background` must have shape [3] or [{rays}, 3], got {list(background.shape)}.")
         checks.floats((("background", background, tuple(background.shape)),), device, kind)
-    first, count = checks.pack(pack.first, pack.count, n, device)
     inputs = (density, colour, t_start, t_end, first, count, background)
     if kind is torch.float32 and dispatch.choose("volume", device) == "gpu":
         return Volume(*_Volume.apply(*inputs))
@@ -80,7 +80,7 @@ class _Volume(torch.autograd.Function):
             def again(s: Tensor, c: Tensor, behind: Tensor | None = None) -> tuple[Tensor, ...]:
                 return reference.volume(s, c, t_start, t_end, first, count, behind)
 
-            found = gradients_with_graph(again, own, needed, grads)
+            found = double_backward.gradients_with_graph(again, own, needed, grads)
             return found[0], found[1], None, None, None, None, None if background is None else found[2]
         with dispatch.kernel_lock:
             to_density, to_colour, to_background = dispatch.kernels("volume", "gpu").backward(
