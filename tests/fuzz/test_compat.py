@@ -11,7 +11,9 @@ SUITE = "support.fuzz_compat"
 
 
 def test_every_public_callable_of_compat_has_a_case() -> None:
-    require_coverage(SUITE, public_callables("raymine.compat"))
+    older = ("raymine.compat.nerfacc_v02.", "raymine.compat.nerfacc_v03.")  # in `test_compat_older`
+    wanted = {name for name in public_callables("raymine.compat") if not name.startswith(older)}
+    require_coverage(SUITE, wanted)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

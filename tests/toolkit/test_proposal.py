@@ -96,6 +96,14 @@ def test_invalid_ray_spans_raise(arguments: tuple[float, ...], message: str) -> 
         RaySpan(*arguments)  # type: ignore[arg-type]
 
 
+def test_far_beyond_half_precision_is_not_a_miss() -> None:
+    """float16 ends at 65504; the distances of s in half precision are computed in float32."""
+    s = torch.tensor([[0.0, 0.25, 0.5]], dtype=torch.float16)
+    found = RaySpan(1.0, 1e6, 1).distances(s)
+    assert found.dtype == torch.float16
+    assert found.tolist() == [[1.0, pytest.approx(4 / 3, rel=1e-3), pytest.approx(2.0, rel=1e-3)]]
+
+
 def test_density_cdf_matches_hand_computation() -> None:
     """Every interval has a transmittance of one half."""
     density, edges = torch.full((1, 3), math.log(2.0)), torch.arange(4.0)[None]
