@@ -13,6 +13,7 @@ from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.ngp_step.inputs import harmonics
 from raymine.kernels.ngp_step.op import Box, to_unit_cube
 from raymine.toolkit.contraction import from_unit_cube
+from support.device import requires_gpu
 
 SMALL = HashFieldConfig(grid=GridSpec(levels=3, features=2, log2_entries=8, base=4, finest=32), width=16)
 
@@ -100,3 +101,9 @@ def test_reusing_density_features_gives_the_same_density_and_gradients() -> None
         assert torch.equal(a, b)
     with pytest.raises(ConfigError, match=r"`known` must have shape \[50, 6\], got \[49, 6\]"):
         field(FieldInput(points, ways, features=features[:49]))
+
+
+@requires_gpu
+def test_initial_values_are_the_same_on_every_device() -> None:
+    here, there = (HashField(SMALL, Bounds(), seed=3, device=device).state_dict() for device in ("cpu", "cuda"))
+    assert all(torch.equal(value, there[name].cpu()) for name, value in here.items())

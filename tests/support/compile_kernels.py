@@ -1,5 +1,5 @@
-"""Compiles every kernel of the fused step, of its renderer and of `mlp` for a GPU that need not be present, and checks
-the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which variant of `train`
+"""Compiles every kernel of the fused step, of its renderer, of `mlp` and of `volume` for a GPU that need not be
+present, and checks the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which variant of `train`
 fits into that many KB of shared memory: for the networks of the recipes, on a Hopper also for the largest one.
 
 Kernels are replaced by objects that compile them for the arguments of each launch. This is a separate program because
@@ -29,6 +29,7 @@ from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
+from raymine.kernels.volume import gpu as volume
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import MiningPolicy
 from raymine.pixels import PixelConfig
@@ -106,7 +107,25 @@ def compile_all(target: GPUTarget) -> None:
     if target.arch >= 80:
         for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights held, and weights read again for every tile
             compile_network(mlp.network_of(widths, "relu", "none", "fp16"))
+    compile_volume()
     print(f"{len(seen)} kernels")
+
+
+def compile_volume() -> None:
+    """With and without a background, and with gradients of colours only, of rays, and of samples."""
+    rows = (
+        torch.zeros(8),
+        torch.zeros(8, 3),
+        torch.zeros(8),
+        torch.zeros(8),
+        torch.zeros(2).long(),
+        torch.zeros(2).long(),
+    )
+    for background in (None, torch.zeros(3), torch.zeros(2, 3)):
+        found = volume.forward((*rows, background))
+        for few in (1, 2, 6):
+            grads = tuple(torch.zeros_like(part) if i < few else None for i, part in enumerate(found))
+            volume.backward((*rows, background), found[1], *found[3:], grads)
 
 
 def compile_network(network: mlp.Network) -> None:
@@ -134,7 +153,12 @@ def print_ways(target: GPUTarget, room: int) -> None:
 def replace_kernels(target: GPUTarget) -> set[object]:
     seen: set[object] = set()
     launched = [(module, vars(module)) for module in (trainer, graph, grid, stages, rays, renderer, draws)]
-    for module, names in (*launched, (mlp, ["_forward"]), (mlp.kernels, ["backward", "outer"])):
+    for module, names in (
+        *launched,
+        (mlp, ["_forward"]),
+        (mlp.kernels, ["backward", "outer"]),
+        (volume, ["_forward", "_backward"]),
+    ):
         for name in list(names):
             if isinstance(getattr(module, name), JITFunction):
                 setattr(module, name, Compiled(getattr(module, name), target, seen))
