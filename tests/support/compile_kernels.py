@@ -1,6 +1,7 @@
 """Compiles every kernel of the fused step, of its renderer, of `mlp` and of `volume` for a GPU that need not be
-present, and checks the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which variant of `train`
-fits into that many KB of shared memory: for the networks of the recipes, on a Hopper also for the largest one.
+present, and checks the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which
+variant of `train` fits into that many KB of shared memory: for the networks of the recipes, on a Hopper also for the
+largest one.
 
 Kernels are replaced by objects that compile them for the arguments of each launch. This is a separate program because
 the tests run Triton's interpreter, which accepts code that the compiler rejects.
