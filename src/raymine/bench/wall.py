@@ -108,13 +108,17 @@ def _lines(
     for repeat in range(request.repeats):
         run = folder / f"run-{repeat}"
         yield "floor", repeat, (sys.executable, "-c", _FLOORS[device]), run
-        scene = str(request.scene)
-        options = ("--recipe", request.recipe, "--device", device, "--downscale", str(request.downscale))
-        limit = ("--max-seconds", str(request.seconds), "--out", run)
-        yield "train", repeat, (*raymine, "train", scene, *options, *limit), run
+        model = _flags(recipe=request.recipe, device=device, downscale=request.downscale)
+        limits = _flags(max_seconds=request.seconds, out=run)
+        yield "train", repeat, (*raymine, "train", str(request.scene), *model, *limits), run
         yield "eval", repeat, (*raymine, "eval", run), run
         if request.frames:
-            yield "render", repeat, (*raymine, "render", run, "--path", "orbit", "--frames", str(request.frames)), run
+            yield "render", repeat, (*raymine, "render", run, *_flags(path="orbit", frames=request.frames)), run
+
+
+def _flags(**options: str | float | Path) -> tuple[str, ...]:
+    """Options as words of a command line."""
+    return tuple(word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value)))
 
 
 def _time(line: Sequence[str | Path]) -> float:
