@@ -9,7 +9,7 @@ import pytest
 
 from raymine import workers
 from raymine.errors import option, speaking_of_flags
-from raymine.workers import Workers
+from raymine.workers import Workers, ahead
 
 
 @pytest.mark.parametrize(("threads", "room", "size", "most"), [(3, None, 1, 5), (3, 40, 20, 2), (1, 10, 99, 1)])
@@ -95,3 +95,29 @@ def test_jobs_name_options_as_the_caller_does() -> None:
     with Workers(1) as pool:
         pool.submit(lambda: names.append(option("out")))
     assert names == ["--out", "`out`"]
+
+
+def test_results_made_ahead_come_in_order_and_few_at_a_time() -> None:
+    made: list[int] = []
+
+    def make(item: int) -> int:
+        made.append(item)
+        return 10 * item
+
+    found = ahead(make, range(6), 2)
+    assert next(found) == 0
+    assert len(made) <= 3
+    assert list(found) == [10, 20, 30, 40, 50]
+    assert list(ahead(make, [], 2)) == []
+
+
+def test_error_of_a_result_made_ahead_is_raised_in_its_place() -> None:
+    found = ahead(lambda item: 1 // item, (2, 1, 0, 1), 2)
+    assert [next(found), next(found)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    started = threading.Event()
+    stopped = ahead(lambda _: started.set(), range(100), 2)
+    next(stopped)
+    stopped.close()
+    assert started.is_set()

@@ -5,12 +5,36 @@ Threads help where the work releases Python's lock: NumPy on large arrays, zlib 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from types import TracebackType
+from typing import TypeVar
 
 from raymine.machine import cores
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) -> Generator[Made, None, None]:
+    """make(item) for each item, in order. A thread makes up to `count` of them before they are asked for.
+
+    An error of `make` is raised where its result is asked for. Close the generator to stop early.
+    """
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            for item in items:
+                waiting.append(thread.submit(make, item))
+                if len(waiting) > count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class Workers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import ImageSource, Renderer
+from raymine.workers import ahead
 
 from .files import PictureChoice, evaluation_files, unique_names, views_with_pictures
 from .metrics import psnr, ssim
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from raymine.rays import CameraRig
 
 Progress = Callable[[int, int], None]
+
+_TRUTHS = 2
+"""True images that are read ahead, while views are rendered."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,15 @@ def evaluate_views(
     shown = views_with_pictures(pictures, len(chosen))
     backdrop = torch.tensor(background, dtype=torch.float32)
     views = []
-    with nullcontext() if out_dir is None else evaluation_files(out_dir) as files:
-        for done, (index, name) in enumerate(zip(chosen, labels, strict=True), start=1):
-            truth, mask = true_image(images, index, backdrop)
+    truths = ahead(lambda index: true_image(images, index, backdrop), chosen, _TRUTHS)
+    with nullcontext() if out_dir is None else evaluation_files(out_dir) as files, closing(truths):
+        for done, (index, name, (truth, mask)) in enumerate(zip(chosen, labels, truths, strict=True), start=1):
             begin = time.perf_counter()
             rays = rig.rays_for_image(index)
             rendered = renderer.render(rays, backdrop.to(rays.origins.device))
             # A non-finite pixel becomes black and lowers the score. As NaN it would remove the image from the mean.
             found = rendered.colour.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(truth.shape)
-            predicted = found.cpu()
+            predicted = _to_host(found)
             seconds = time.perf_counter() - begin
             # SSIM is computed where the view was rendered. PSNR takes a sum alone: the host has it in milliseconds, and
             # in the same order on every device.
@@ -117,7 +121,7 @@ def evaluate_views(
             views.append(ViewScore(name, psnr(predicted, truth, mask), ssim(found, *there), seconds))
             if files is not None and done <= shown:
                 depth, opacity = (
-                    values.detach().float().cpu().reshape(truth.shape[:2]).numpy()
+                    _to_host(values.detach().float()).reshape(truth.shape[:2]).numpy()
                     for values in (rendered.depth, rendered.opacity)
                 )
                 files.add(views[-1], predicted.numpy(), truth.numpy(), depth, opacity)
@@ -129,6 +133,13 @@ def evaluate_views(
         if files is not None:
             files.publish(evaluation.to_json())
     return evaluation
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """A copy on the CPU. That of a CUDA tensor is in pinned memory: new pages of ordinary memory make copies slow."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def true_image(images: ImageSource, index: int, background: Tensor) -> tuple[Tensor, Tensor | None]:
