@@ -55,7 +55,8 @@ def inlined_function(function: Kernel) -> Kernel:
 
 def array(tensor: Tensor) -> np.ndarray:
     """A contiguous NumPy array of a detached CPU tensor: a view if the tensor is contiguous, otherwise a copy."""
-    return tensor.detach().contiguous().numpy()
+    values = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return values if values.flags.c_contiguous else np.ascontiguousarray(values)
 
 
 def tasks(n: int, smallest: int = 256) -> int:
