@@ -117,7 +117,13 @@ def _scene_of(run_folder: str | Path, config: RunConfig) -> Scene:
 def _open_device(name: str) -> None:
     """Make the first use of a device, which the next one need not wait for. What fails here fails there again."""
     with contextlib.suppress(Exception):
-        torch.empty(1, device=resolve_device(name))
+        device = resolve_device(name)
+        torch.empty(1, device=device)
+        if device.type == "cuda":
+            # Before it loads its first kernel from the cache, Triton hashes its own files, which takes 0.4 s.
+            from triton.runtime import cache
+
+            cache.triton_key()
 
 
 class _NoImages:
