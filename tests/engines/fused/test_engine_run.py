@@ -65,13 +65,19 @@ class Noted:
         return lambda *arguments, **constants: self.launches.add((self.name, *sorted(constants.items())))
 
 
-@pytest.mark.parametrize("unbounded", [False, True])
-def test_training_launches_only_kernels_that_warm_up_compiled(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def noted_launches(monkeypatch: pytest.MonkeyPatch) -> set[tuple[object, ...]]:
+    """Replace every kernel of a fused step by a `Noted`. -> the set that they fill."""
     launches: set[tuple[object, ...]] = set()
     for module in (trainer_module, graph_module, grid_module, stages_module, rays_module):
         for name, value in vars(module).items():
             if isinstance(value, KernelInterface | InterpretedFunction):
                 monkeypatch.setattr(module, name, Noted(name, launches))
+    return launches
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_training_launches_only_kernels_that_warm_up_compiled(unbounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = noted_launches(monkeypatch)
 
     def fresh() -> engine.FusedEngine:
         trainer = trainer_for(unbounded=unbounded)
@@ -122,11 +128,7 @@ def test_warm_up_leaves_the_state_as_it_was() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_kernels_compiled_ahead_are_those_that_training_launches(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches: set[tuple[object, ...]] = set()
-    for module in (trainer_module, graph_module, grid_module, stages_module, rays_module):
-        for name, value in vars(module).items():
-            if isinstance(value, KernelInterface | InterpretedFunction):
-                monkeypatch.setattr(module, name, Noted(name, launches))
+    launches = noted_launches(monkeypatch)
     monkeypatch.setattr(ahead, "problem_with", lambda *_, **__: "")
     trainer = trainer_for()
     ahead.compile_ahead(CONFIG, trainer.data.rig, trainer.data.bounds, masked, DEVICE)()
