@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from support.fuzz import public_callables, require_coverage, require_sound, run_suite
+from support.fuzz import require_sound, run_suite
+from support.fuzz_coverage import public_callables, require_coverage
 
 
 def test_every_public_callable_of_the_older_drop_ins_has_a_case() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.fuzz import Report, public_callables, require_coverage, require_sound, run_suite
+from support.fuzz import Report, require_sound, run_suite
+from support.fuzz_coverage import public_callables, require_coverage
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.fuzz import public_callables, require_coverage, require_sound, run_suite
+from support.fuzz import require_sound, run_suite
+from support.fuzz_coverage import public_callables, require_coverage
 
 SHARED = ("activations", "contraction", "packed")
 """Modules of `kernels` that belong to no op and that other packages call."""

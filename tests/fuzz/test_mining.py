@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.fuzz import public_callables, require_coverage, require_sound
+from support.fuzz import require_sound
 from support.fuzz_callers import ENVIRONMENTS, reports
+from support.fuzz_coverage import public_callables, require_coverage
 
 SUITE = "support.fuzz_mining"
 

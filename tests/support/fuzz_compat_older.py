@@ -13,7 +13,7 @@ from torch import Tensor
 from raymine.compat import nerfacc_v02, nerfacc_v03
 from raymine.compat.nerfacc_v03 import ContractionType, cuda
 from support.fuzz import USUAL, Args, Case, Size
-from support.fuzz_kernels import rand
+from support.fuzz_arguments import rand
 
 V03 = "raymine.compat.nerfacc_v03"
 V02 = "raymine.compat.nerfacc_v02"

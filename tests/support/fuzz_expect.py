@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from support.fuzz import Args, leaves
+from support.fuzz import Args
+from support.fuzz_results import leaves
 from support.fuzz_worker import all_finite
 
 Array = np.ndarray
@@ -66,6 +67,11 @@ def careful(holds: Callable[[Args, Any], str]) -> Callable[[Args, Any], str]:
     return checked
 
 
+def renamed(holds: Any, **names: str) -> Any:
+    """A property for arguments with other names: names[theirs] = ours."""
+    return lambda args, result: holds({names.get(name, name): value for name, value in args.items()}, result)
+
+
 def moderate(args: Args) -> bool:
     """Whether all arguments are finite and none is huge."""
     for _, value in leaves(args):
@@ -113,6 +119,12 @@ def require(condition: Any, what: str) -> None:
     """For brute-force functions: arguments that break a documented rule must have been refused."""
     if not condition:
         raise ValueError(what)
+
+
+def flat(array: Array, kinds: str = "f") -> Array:
+    """An array of one dimension and of one of some kinds of types."""
+    require(array.ndim == 1 and array.dtype.kind in kinds, f"{array.dtype} of shape {array.shape}")
+    return array
 
 
 def alike(*arrays: Array) -> None:

@@ -13,8 +13,9 @@ from raymine.kernels.packed import Samples
 from raymine.kernels.traverse.op import Grids, Stride
 from raymine.toolkit import occupancy, occupancy_update
 from support.fuzz import USUAL, Args, Case, Size
+from support.fuzz_arguments import intervals, rand
 from support.fuzz_expect import Array, by_ray, careful, equals, moderate, plain, require
-from support.fuzz_kernels import intervals, rand, traverse_args
+from support.fuzz_kernels_rays import traverse_args
 
 GRID = "raymine.toolkit.occupancy"
 SIDES = (4, 3, 2)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from raymine.errors import RaymineError
 from raymine.kernels import dispatch
-from support.fuzz import Args, Guards, Trial, difference, leaves, suite_trials
+from support.fuzz import Args, Trial, suite_trials
+from support.fuzz_results import Guards, difference, leaves
 
 MARGIN = 64
 PATTERN = 0xA5
