@@ -100,13 +100,13 @@ def _threads(request: TrainRequest, prepared: Prepared, recorded: int | None) ->
     told: tuple[str, ...] = ()
     if recorded is not None and count != recorded:
         told = (
-            f"This run began with {_threads_in_words(recorded)} and continues with {count}: its result may differ in the last "
-            f"bits from that of an uninterrupted run.",
+            f"This run began with {_threads_in_words(recorded)} and continues with {count}: its result may differ in "
+            f"the last bits from that of an uninterrupted run.",
         )
     elif request.threads is None and count != here:
         told = (
-            f"This run began with {_threads_in_words(count)} and continues with as many, to give the bits of an uninterrupted "
-            f"run. To use the {here} of this machine: {option('threads', here)}.",
+            f"This run began with {_threads_in_words(count)} and continues with as many, to give the bits of an "
+            f"uninterrupted run. To use the {here} of this machine: {option('threads', here)}.",
         )
     with using_threads(count):
         yield told
