@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.fuzz import require_sound, run_suite
+from support.fuzz_callers import ENVIRONMENTS
 from support.fuzz_coverage import public_callables, require_coverage
 
 
@@ -11,5 +14,7 @@ def test_every_public_callable_of_the_older_drop_ins_has_a_case() -> None:
     require_coverage("support.fuzz_compat_older", wanted)
 
 
-def test_damaged_arguments_give_an_error_or_the_answer_of_the_reference() -> None:
-    require_sound(run_suite("support.fuzz_compat_older", {"RAYMINE_BOUNDS_CHECK": "1"}), at_least=3000)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_damaged_arguments_give_an_error_or_the_answer_of_the_reference(environment: str) -> None:
+    name, value = ENVIRONMENTS[environment].split("=")
+    require_sound(run_suite("support.fuzz_compat_older", {name: value}), at_least=7000)
