@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raymine import checkpoint
 from raymine.config import Every, Schedule
 from raymine.errors import RunError, TrainingError
+from raymine.experiment import loop as loop_module
 from raymine.experiment.horizon import Replay
 from raymine.experiment.observers import Event, SilentObserver, StepInfo
+from raymine.experiment.saver import Saver
 from raymine.rundir import RunDir, summarise_run
 from support.fake_training import FakeState, Options, assert_same_state, train
 
@@ -118,3 +123,43 @@ def test_removed_checkpoints_are_written_again_before_the_run_ends(tmp_path: Pat
     result, _, _ = train(run, Options(steps=20, schedule=SCHEDULE), RemoveAt(17, run / "checkpoints"))
     assert result.status == "finished"
     assert checkpoint.list_steps(run / "checkpoints") == [20]
+
+
+class Deferred(Saver):
+    """Writes a checkpoint when it is waited for, as late as a save beside training may be written."""
+
+    before: Callable[[int], None] = staticmethod(lambda step: None)
+    waiting: Callable[[], None] | None = None
+
+    def save(self, step: int, *rest: Any) -> None:
+        self.settle()
+        self.waiting = partial(self._write_late, step, *rest)
+
+    def settle(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting()
+
+    def _write_late(self, step: int, *rest: Any) -> None:
+        self.before(step)
+        super().save(step, *rest)
+
+
+@pytest.mark.parametrize(("lost_at", "kept"), [(5, 10), (20, 20)])
+def test_folder_removed_while_a_checkpoint_is_written_beside_training(
+    tmp_path: Path, lost_at: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "a"
+
+    def remove(step: int) -> None:
+        if step == lost_at and not removed:
+            removed.append(step)
+            shutil.rmtree(run)
+
+    removed: list[int] = []
+    monkeypatch.setattr(Deferred, "before", staticmethod(remove))
+    monkeypatch.setattr(loop_module, "Saver", Deferred)
+    with pytest.raises(RunError, match=f"The model of step {kept} is saved there again"):
+        train(run, Options(steps=20, schedule=SCHEDULE))
+    assert removed == [lost_at]
+    assert checkpoint.list_steps(run / "checkpoints") == [kept]

@@ -20,7 +20,7 @@ from torch import Tensor
 from raymine import checkpoint
 from raymine.config import Schedule
 from raymine.contracts import Renderer, StepReport
-from raymine.errors import CheckpointError, RunError, TrainingError, option
+from raymine.errors import CheckpointError, ResourceError, RunError, TrainingError, option
 from raymine.evaluate.quick import QuickScore
 from raymine.files import JSON
 from raymine.rundir import RunDir
@@ -122,7 +122,10 @@ class Loop:
                 self._require_sound()
             self._save()
             with self.setup.watch.stage("checkpoints"):
-                self._saver.settle()
+                self._settle(self._saver.settle)
+            # The folder was lost while the last checkpoint was written.
+            if self._saved_step is None:
+                self._save()
         status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
         result = self._result(status == "finished", exit_code)
@@ -136,7 +139,7 @@ class Loop:
             burst = driver.burst(self._steps_to_next_period())
         self.setup.watch.note_step()
         with self.setup.watch.stage("checkpoints"):
-            self._saver.poll()
+            self._settle(self._saver.poll)
         self._count(burst)
         self._show()
         driver.update_horizon(burst.before)
@@ -255,7 +258,7 @@ class Loop:
             if prescribed in self._snapshots:
                 return prescribed, *self._snapshots[prescribed]
         else:
-            self._saver.settle()
+            self._settle(self._saver.settle)
             for step in reversed(checkpoint.list_steps(self.setup.run.checkpoints)):
                 found = self._load_sound(step)
                 if found is not None:
@@ -338,7 +341,7 @@ class Loop:
 
     def _save_now(self) -> None:
         state, run, folder, step = self.setup.state, self.setup.run, self.setup.run.checkpoints, self.setup.state.step
-        self._saver.settle()
+        self._settle(self._saver.settle)
         lost = run.is_lost()
         if self._saved_step == step and checkpoint.path_of(folder, step).exists() and not lost:
             return
@@ -357,6 +360,15 @@ class Loop:
                 f"{step} is saved there again; earlier checkpoints and logs are gone.",
                 hint=f"Continue with {option('resume', True)}, or evaluate it as it is.",
             )
+
+    def _settle(self, settle: Callable[[], None]) -> None:
+        """Conclude a save that ran beside training. If it failed because the folder was lost, `_save` makes it anew."""
+        try:
+            settle()
+        except ResourceError:
+            if not self.setup.run.is_lost():
+                raise
+            self._saved_step = None
 
     def _saved(self, step: int, loop: LoopState) -> None:
         """What follows a save. loop: its state at `step`, since training may have gone on."""
