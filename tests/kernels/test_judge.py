@@ -88,6 +88,48 @@ def test_kernels_match_reference(backend: dispatch.Backend, rays: int, delta: fl
         assert torch.allclose(a, b, rtol=1e-3, atol=limit), name
 
 
+def ascending(samples: Samples) -> Samples:
+    """The same packing with intervals that ascend along each ray, as the distortion wants them."""
+    place = torch.arange(len(samples)) - samples.first[samples.ray_id]
+    t_start = 0.05 + place * 0.11 + torch.rand(len(samples)) * 0.05
+    return Samples.from_pack(t_start, t_start + torch.rand(len(samples)) * 0.05, samples.pack)
+
+
+@pytest.mark.parametrize(("distortion", "fade"), [(0.3, 0.0), (0.0, 1.0), (0.3, 1.0)])
+@pytest.mark.parametrize(
+    ("backend", "rays"), [("cpu", 0), ("cpu", 1), ("cpu", 63), ("cpu", 500), ("gpu", 1), ("gpu", 40)]
+)
+def test_distortion_and_fade_match_reference(
+    backend: dispatch.Backend, rays: int, distortion: float, fade: float
+) -> None:
+    colour, density, samples, wanted = batch(rays)
+    samples, device, options = ascending(samples), device_of(backend), {"distortion": distortion, "fade": fade}
+    with dispatch.force(backend):
+        got = judge(colour.to(device), density.to(device), samples.to(device), moved(wanted, device), **options)
+    with dispatch.force("reference"):
+        expected = judge(colour, density, samples, wanted, **options)
+        plain = judge(colour, density, samples, wanted)
+    for name, a, b in zip(got._fields, moved(got, "cpu"), expected, strict=True):
+        # The distortion of a ray is a difference of sums of float32 numbers.
+        limit = 2e-4 * float(b.abs().max()) if b.numel() else 0.0
+        assert torch.allclose(a, b, rtol=1e-3, atol=limit), name
+    if rays > 1:
+        assert not torch.allclose(expected.gradient, plain.gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_distortion_matches_the_double_sum() -> None:
+    """Three intervals of one ray, each term of the double sum written out."""
+    weights = torch.tensor([0.2, 0.5, 0.1], dtype=torch.float64)
+    t_start, t_end = torch.tensor([0.5, 1.0, 4.0]).double(), torch.tensor([0.6, 1.5, 9.0]).double()
+    near, far = t_start / (1 + t_start), t_end / (1 + t_end)
+    middle = (near + far) / 2
+    pairs = weights[:, None] * weights[None, :] * (middle[:, None] - middle[None, :]).abs()
+    expected = pairs.sum() + (weights**2 * (far - near)).sum() / 3
+    pack = pack_counts(torch.tensor([0, 3]))
+    got = reference.distortions(weights, t_start, t_end, *pack)
+    assert got.tolist() == pytest.approx([0.0, float(expected)], rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["l2", "huber"])
 def test_gradient_equals_autograd_through_render_and_loss(kind: str) -> None:
     """The policies `none` and `prune` take these three steps separately."""
@@ -132,6 +174,13 @@ def test_nan_density_makes_the_loss_nan_and_keeps_sizes_finite(backend: dispatch
         out = judge(colour, density, samples, wanted._replace(weight=torch.ones(50)))
     assert out.loss.sum().isnan()
     assert out.size.isfinite().all()
+
+
+@pytest.mark.parametrize("options", [{"distortion": -1.0}, {"fade": -0.1}, {"distortion": math.inf}])
+def test_negative_or_infinite_options_raise(options: dict[str, float]) -> None:
+    colour, density, samples, wanted = batch(4)
+    with pytest.raises(ConfigError, match=r"must be"):
+        judge(colour, density, samples, wanted, **options)  # type: ignore[arg-type]
 
 
 def test_wrong_weight_shape_raises() -> None:

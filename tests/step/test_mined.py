@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Draws, LossView, Reads, Rounds
-from raymine.losses import ColourLoss
+from raymine.losses import ColourLoss, DistortionLoss
 from raymine.mining import MiningConfig
 from raymine.render import query_points, visible_samples
 from raymine.step import TrainState, create_state, mined, train_step
@@ -25,9 +25,12 @@ POLICIES = ("none", "prune", "hard")
 
 
 def trained(policy: str, kind: str = "huber") -> TrainState:
-    """A state after 40 steps."""
+    """A state after 40 steps. kind: of the colour loss; "shaped": l2 with distortion, and gradients that fade."""
     mining = MiningConfig(policy=policy, faint=1e-3)  # type: ignore[arg-type]
-    state = create_state(replace(CONFIG, mining=mining, loss=(ColourLoss(kind),)), DATA, seed=0, device=CPU)  # type: ignore[arg-type]
+    config = replace(CONFIG, mining=mining, loss=(ColourLoss("l2" if kind == "shaped" else kind),))  # type: ignore[arg-type]
+    if kind == "shaped":
+        config = replace(config, loss=(*config.loss, DistortionLoss(0.1)), near_fade=3.0)
+    state = create_state(config, DATA, seed=0, device=CPU)
     for _ in range(40):
         train_step(state, DATA)
     return state
@@ -67,7 +70,7 @@ def through_judge(state: TrainState) -> tuple[mined.BackwardResult, dict[str, Te
     return mined.BackwardResult(found.loss, len(samples), {}), dense
 
 
-@pytest.mark.parametrize("kind", ["huber", "l2"])
+@pytest.mark.parametrize("kind", ["huber", "l2", "shaped"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_general_step_has_the_gradients_of_the_closed_form(
     policy: str, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,8 @@ class Group:
 
     role: a name for people to read ("table", "network"). rate: factor on the learning rate. decay: factor on the weight
     decay. sparse: most elements get no gradient in a step; the update skips those, and beta1 is `table_beta1`.
+    levels: for a sparse table, the number of rows of each of its levels, which lie one after another; see
+    `OptimiserConfig.level_decay`. () if it has no levels.
     """
 
     role: str
@@ -36,6 +38,7 @@ class Group:
     rate: float = 1.0
     decay: float = 1.0
     sparse: bool = False
+    levels: tuple[int, ...] = ()
 
 
 class Part(Protocol):

@@ -24,6 +24,7 @@ from raymine.errors import ConfigError
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.ngp_step.gpu_control import conclude
 from raymine.step import TrainConfig, TrainData, TrainState
+from raymine.step.optimiser import LevelPenalties
 from raymine.step.precision import field_for_occupancy, fields_for_step
 
 _log = logging.getLogger(__name__)
@@ -170,8 +171,8 @@ class CapturedTrainer(GraphTrainer):
         for name, grad in zip(self._sparse, tables, strict=True):
             rates = self.table_rates * self._factors[name]
             first = optimiser.first.get(name) if config.table_beta1 > 0 else None
-            values = optimiser.parameters[name].data
-            _launch_adam(values, grad, first, optimiser.second[name], rates, sparse=True)
+            values, penalties = optimiser.parameters[name].data, optimiser.penalties.get(name)
+            _launch_adam(values, grad, first, optimiser.second[name], rates, sparse=True, penalties=penalties)
         optimiser.clear()
 
 
@@ -187,12 +188,20 @@ def _joined_gradients(state: TrainState, names: tuple[str, ...]) -> Tensor:
 
 
 def _launch_adam(
-    values: Tensor, grad: Tensor, first: Tensor | None, second: Tensor, rates: Tensor, *, sparse: bool
+    values: Tensor,
+    grad: Tensor,
+    first: Tensor | None,
+    second: Tensor,
+    rates: Tensor,
+    *,
+    sparse: bool,
+    penalties: LevelPenalties | None = None,
 ) -> None:
     n = values.numel()
     adam[(triton.cdiv(n, _BLOCK),)](
-        values, values, grad.contiguous(), second if first is None else first, second, rates, n,
-        SPARSE=sparse, MOMENTUM=first is not None, FIXED=0.0, CLEAR=False, ROW=row_of(n), BLOCK=_BLOCK,
+        values, values, grad.contiguous(), second if first is None else first, second, rates,
+        *(penalties or (rates, rates)), n, SPARSE=sparse, MOMENTUM=first is not None, FIXED=0.0, CLEAR=False,
+        ROW=row_of(n), BLOCK=_BLOCK, LEVELS=len(penalties.factors) if penalties else 0, FEATURES=values[0].numel(),
     )  # fmt: skip
 
 

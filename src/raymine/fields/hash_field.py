@@ -78,7 +78,9 @@ class HashField(nn.Module):
     def groups(self) -> list[Group]:
         """Two groups: the table, which is sparse and has no weight decay, and the networks."""
         layers = {name: value for name, value in self.named_parameters() if name != "table"}
-        return [Group("table", {"table": self.table}, decay=0.0, sparse=True), Group("network", layers)]
+        levels = tuple(self.config.grid.entries.tolist())
+        table = Group("table", {"table": self.table}, decay=0.0, sparse=True, levels=levels)
+        return [table, Group("network", layers)]
 
     def encode(self, positions: Tensor, known: Tensor | None = None) -> Tensor:
         """World positions [n, 3] -> encoding [n, levels * features]. Differentiable in the table and the positions.

@@ -3,3 +3,6 @@
 from .coarse import CoarseColourLoss as CoarseColourLoss
 from .colour import ColourLoss as ColourLoss
 from .colour import squared_errors as squared_errors
+from .distortion import DistortionLoss as DistortionLoss
+from .judged import JudgedLoss as JudgedLoss
+from .judged import judged_loss as judged_loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -52,6 +53,8 @@ class TrainConfig:
         `auto`: float16 in the fused step, float32 in the plain one.
     recompute_samples: evaluate the field in pieces of at most this many samples, and recompute their activations in the
         backward pass instead of storing them. 0: evaluate all samples at once and store activations.
+    near_fade: gradients of samples nearer to their camera than this distance, in world units, are multiplied by the
+        square of distance / near_fade, so that no fog forms in front of cameras. 0: no such factor.
     max_useful_steps: a time-limited run ends after this many steps, because further steps overfit the training views.
         0: no such limit.
     default_steps: the length of a run for which the user gives no limit.
@@ -69,6 +72,7 @@ class TrainConfig:
     deterministic: bool = False
     amp: Amp = "auto"
     recompute_samples: int = 0
+    near_fade: float = 0.0
     max_useful_steps: int = 0
     default_steps: int = 20_000
 
@@ -86,6 +90,8 @@ class TrainConfig:
             raise ConfigError(
                 f"{option('recompute_samples')} must be 0 (off) or a number of samples, got {self.recompute_samples}."
             )
+        if not 0 <= self.near_fade < math.inf:
+            raise ConfigError(f"`near_fade` must be 0 (off) or a distance, got {self.near_fade}.")
         if self.max_useful_steps < 0:
             raise ConfigError(
                 f"`max_useful_steps` must be 0 (no limit) or a number of steps, got {self.max_useful_steps}."

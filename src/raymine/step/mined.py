@@ -108,11 +108,14 @@ def objective_gradients(
 
     scale: the loss scale of gradients that autograd adds to parameters; the returned gradient is not scaled.
     """
-    colour = closed_form(state)
-    if colour is None:
+    loss = closed_form(state)
+    if loss is None:
         return by_autograd(objective, output, samples, scale)
-    wanted, stop = objective.wanted, state.config.mining.stop
-    found = judge(output.colour, output.density, samples, wanted, colour.threshold, stop)
+    wanted, stop, fade = objective.wanted, state.config.mining.stop, state.config.near_fade
+    found = judge(
+        output.colour, output.density, samples, wanted, loss.colour.threshold, stop,
+        distortion=loss.distortion, fade=fade,
+    )  # fmt: skip
     mse = total(found.error * wanted.weight) / total(wanted.weight).clamp_min(1)
     return OutputGradients(found.gradient, found.size, LossReport(total(found.loss), mse, found.error))
 

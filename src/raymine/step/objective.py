@@ -20,8 +20,8 @@ from raymine.contracts import (
     activations_of,
 )
 from raymine.kernels.activations import NGP
-from raymine.kernels.judge.op import Wanted
-from raymine.losses import ColourLoss, squared_errors
+from raymine.kernels.judge.op import Wanted, fade_factor
+from raymine.losses import JudgedLoss, judged_loss, squared_errors
 from raymine.render import composite_output
 from raymine.step.state import TrainState
 
@@ -45,17 +45,16 @@ class Objective:
     def view(self, output: FieldOutput, samples: Samples) -> LossView:
         state = self.state
         stop, activations = state.config.mining.stop, activations_of(state.field)
+        if state.config.near_fade > 0:
+            output = _faded(output, samples, state.config.near_fade)
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
         parameters = state.optimiser.parameters
         return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
 
 
-def closed_form(state: TrainState) -> ColourLoss | None:
-    """The colour loss, if it is the only term and `judge` has its gradient in closed form; else None."""
-    loss = state.config.loss
-    if len(loss) == 1 and isinstance(loss[0], ColourLoss) and activations_of(state.field) == NGP:
-        return loss[0]
-    return None
+def closed_form(state: TrainState) -> JudgedLoss | None:
+    """The loss as arguments of `judge`, if that has the gradient of all its terms in closed form; else None."""
+    return judged_loss(state.config.loss) if activations_of(state.field) == NGP else None
 
 
 def parameter_terms(state: TrainState) -> list[Term]:
@@ -67,3 +66,10 @@ def sum_of(terms: list[Term], view: ParameterView) -> Tensor:
     """The sum [] of the terms. `view` must be a `LossView` for terms that read more than parameters."""
     values = [term(cast("LossView", view)) for term in terms]
     return values[0] if len(values) == 1 else torch.stack(values).sum()
+
+
+def _faded(output: FieldOutput, samples: Samples, fade: float) -> FieldOutput:
+    """The same outputs [B]; their gradients are multiplied by `judge.fade_factor`, which is below 1 near cameras."""
+    factor = fade_factor((samples.t_start + samples.t_end) * 0.5, fade)
+    colour = output.colour.detach() + factor[:, None] * (output.colour - output.colour.detach())
+    return FieldOutput(colour, output.density.detach() + factor * (output.density - output.density.detach()))

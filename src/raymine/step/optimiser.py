@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,9 @@ class OptimiserConfig:
     (`contracts.Group`) has factors on `lr` and `decay`.
 
     decay: weight decay; a step subtracts learning rate times `decay` times the weights.
+    level_decay: factor of a penalty on tables, the sum over their levels of the mean square of a level's numbers. A
+        level counts as much as any other, however many entries it has (Zip-NeRF). Its gradient is added where an
+        element has a gradient of the loss.
     table_beta1: beta1 of sparse groups, such as hash tables. An entry gets gradients too rarely for its momentum to be
         useful, and 0 saves a third of the memory traffic of an update.
     average: evaluate and render a moving average of the parameters over this share of the steps so far. 0: evaluate the
@@ -35,6 +40,7 @@ class OptimiserConfig:
     beta2: float = 0.99
     eps: float = 1e-15
     decay: float = 0.0
+    level_decay: float = 0.0
     table_beta1: float = 0.9
     average: float = 0.0
 
@@ -51,6 +57,8 @@ class OptimiserConfig:
                 "the optimiser needs 0 <= beta1, beta2, table_beta1 < 1, eps > 0 and decay >= 0; "
                 f"got {', '.join(map(str, betas))}, {self.eps} and {self.decay}."
             )
+        if not self.level_decay >= 0:
+            raise ConfigError(f"the optimiser needs level_decay >= 0, got {self.level_decay}.")
 
         if not 0 <= self.average < 1:
             raise ConfigError(f"the optimiser needs 0 <= average < 1, got {self.average}.")
@@ -70,6 +78,30 @@ class Block:
     first: Tensor | None
     second: Tensor
     grad: Tensor | None = None
+
+
+class LevelPenalties(NamedTuple):
+    """The penalty of `OptimiserConfig.level_decay` on one table: offsets [L] int32, the first row of each level, and
+    factors [L], the gradient of an element of each level per unit of its value."""
+
+    offsets: Tensor
+    factors: Tensor
+
+    @classmethod
+    def of(cls, decay: float, levels: tuple[int, ...], table: Tensor) -> LevelPenalties:
+        """Of a table [rows, F] whose levels have these numbers of rows."""
+        starts = [0, *itertools.accumulate(levels)][:-1]
+        factors = [2 * decay / (rows * table.shape[1]) for rows in levels]
+        return cls(
+            torch.tensor(starts, dtype=torch.int32, device=table.device), torch.tensor(factors, device=table.device)
+        )
+
+    def added(self, grad: Tensor, values: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Gradients [n, F] of rows [n] (None: all) with that of the penalty, where they are not 0."""
+        if rows is None:
+            rows = torch.arange(len(values), device=values.device)
+        level = torch.searchsorted(self.offsets, rows.to(torch.int32), right=True) - 1
+        return torch.where(grad != 0, grad + self.factors[level][:, None] * values, grad)
 
 
 class Optimiser:
@@ -96,6 +128,11 @@ class Optimiser:
         self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items() if self._beta1(name) > 0}
         self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.updates = 0
+        self.penalties = {
+            name: LevelPenalties.of(config.level_decay, group.levels, self.parameters[name])
+            for name, group in self._groups.items()
+            if group.sparse and group.levels and config.level_decay > 0
+        }
         self._blocks: list[Block] = []
         dense = [name for name, group in self._groups.items() if not group.sparse]
         # On a CPU an update costs what its numbers cost; on CUDA it costs a launch.
@@ -192,12 +229,18 @@ class Optimiser:
             if parameter.grad is None or name in done:
                 continue
             group, rates = self._groups[name], self._rates(name, rate, gate)
-            first, second = self.first.get(name), self.second[name]
+            first, second, penalty = self.first.get(name), self.second[name], self.penalties.get(name)
             if parameter.grad.is_sparse:
                 grad = parameter.grad.coalesce()
-                update_rows(parameter, grad._indices()[0], grad._values(), first, second, rates, distinct=True)
+                rows, values = grad._indices()[0], grad._values()
+                if penalty is not None:
+                    values = penalty.added(values, parameter.detach()[rows], rows)
+                update_rows(parameter, rows, values, first, second, rates, distinct=True)
             else:
-                update(parameter, parameter.grad, first, second, rates, sparse=group.sparse)
+                whole = parameter.grad
+                if penalty is not None:
+                    whole = penalty.added(whole, parameter.detach())
+                update(parameter, whole, first, second, rates, sparse=group.sparse)
         self.clear()
 
     def _rates(self, name: str, rate: float, gate: Tensor) -> Rates:

@@ -19,7 +19,7 @@ from raymine.kernels.march import gpu as march_gpu
 from raymine.kernels.march import reference as march_reference
 from raymine.kernels.ngp_step import reference as ngp_reference
 from raymine.kernels.ngp_step.gpu import WAYS, Way, ways_on
-from raymine.losses import ColourLoss
+from raymine.losses import ColourLoss, DistortionLoss
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
@@ -150,12 +150,15 @@ def judged(trainer: FusedTrainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         raw[:, :3], raw[:, 3], samples.t_start, samples.t_end, *samples.pack,
         wanted[:, 3:6], wanted[:, :3], wanted[:, 6],
         trainer.state.config.loss[0].threshold, trainer.state.config.mining.stop,
+        sum(term.weight for term in trainer.state.config.loss[1:]), trainer.state.config.near_fade,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["l2", "huber"])
-def test_judge_matches_reference(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "shaped"), [("l2", False), ("huber", False), ("l2", True)])
+def test_judge_matches_reference(kind: str, shaped: bool) -> None:
     config = replace(CONFIG, loss=(ColourLoss(kind),))
+    if shaped:
+        config = replace(config, loss=(ColourLoss(kind), DistortionLoss(0.2)), near_fade=4.0)
     trainer = trainer_for(config)
     poison(trainer)
     trainer.draw()
@@ -217,9 +220,9 @@ def test_train_gradients_match_reference(name: str, way: Way) -> None:
     close(got, torch.cat([part.reshape(-1) for part in layers]), 3e-3)
 
 
-@pytest.mark.parametrize("beta1", [0.9, 0.0])
-def test_update_matches_adam_reference(beta1: float) -> None:
-    optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=0.3)
+@pytest.mark.parametrize(("beta1", "level_decay"), [(0.9, 0.0), (0.0, 0.0), (0.0, 5e-3)])
+def test_update_matches_adam_reference(beta1: float, level_decay: float) -> None:
+    optimiser = replace(CONFIG.optimiser, table_beta1=beta1, decay=0.3, level_decay=level_decay)
     trainer = trainer_for(replace(CONFIG, optimiser=optimiser))
     state, c = trainer.state, optimiser
     state.horizon = 50
@@ -241,7 +244,11 @@ def test_update_matches_adam_reference(beta1: float) -> None:
         p, v = parameter.detach().clone(), second.clone()
         m = None if first is None else first.clone()
         rates = adam_reference.Rates(rate, beta, c.beta2, c.eps, decay, 4)
-        adam_reference.update(p, grad * unscale, m, v, rates, sparse=name == "table")
+        grad = grad * unscale
+        if name == "table" and level_decay > 0:
+            without, grad = grad, state.optimiser.penalties["field.table"].added(grad, p)
+            assert not torch.allclose(grad, without, rtol=1e-2, atol=0)
+        adam_reference.update(p, grad, m, v, rates, sparse=name == "table")
         expected[name] = (p, v)
     before = state.field.table.detach().clone()
     trainer.update()

@@ -21,7 +21,7 @@ from raymine.contracts import StepReport
 from raymine.engines.fused.buffers import ROOM, TrainBuffers
 from raymine.engines.fused.draws import Course, choose_samples
 from raymine.engines.fused.grid import DeviceGrid
-from raymine.engines.fused.model import colour_loss, occupancy_of
+from raymine.engines.fused.model import judged_loss_of, occupancy_of
 from raymine.engines.fused.rays import DeviceRays
 from raymine.engines.fused.stages import march_rays
 from raymine.kernels._triton import power_of_two, programs
@@ -51,7 +51,7 @@ class GraphTrainer(ABC):
 
     def __init__(self, state: TrainState, data: TrainData, scale: float) -> None:
         self.state, self.data, self.scale = state, data, scale
-        self.sampler, self._loss = occupancy_of(state), colour_loss(state)
+        self.sampler, self._loss = occupancy_of(state), judged_loss_of(state)
         device = state.device
         self._programs = programs(device, 32)
         self.rays = DeviceRays(state, data)
@@ -223,12 +223,12 @@ class GraphTrainer(ABC):
         self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter)
 
     def judge(self) -> None:
-        b, config = self.buffers, self.state.config
+        b, config, loss = self.buffers, self.state.config, self._loss
         judge[(self._programs,)](
-            b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, self._loss.threshold,
-            config.mining.stop, config.mining.faint, b.gradient, b.size, self.sums, b.size,
-            PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", PER_RAY=False, CHUNK=32,
-            num_warps=1,
+            b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, loss.colour.threshold,
+            config.mining.stop, config.mining.faint, loss.distortion, config.near_fade, b.gradient, b.size, self.sums,
+            b.size, PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", PER_RAY=False,
+            SPREAD=loss.distortion > 0, FADE=config.near_fade > 0, CHUNK=32, num_warps=1,
         )  # fmt: skip
         hard, miner = config.mining.hard, self.state.miner
         budget[(1,)](

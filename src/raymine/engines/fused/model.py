@@ -11,7 +11,7 @@ from raymine.contracts import Field
 from raymine.fields import HashField
 from raymine.kernels.hash_grid.gpu import levels_of
 from raymine.kernels.ngp_step.gpu import shape_of
-from raymine.losses import ColourLoss
+from raymine.losses import JudgedLoss, judged_loss
 from raymine.samplers import OccupancySampler
 from raymine.step import TrainState
 
@@ -62,8 +62,8 @@ def occupancy_of(state: TrainState) -> OccupancySampler:
     return state.sampler
 
 
-def colour_loss(state: TrainState) -> ColourLoss:
-    """The loss of a state as a ColourLoss; `problem_with` has checked that it is the only term."""
-    (loss,) = state.config.loss
-    assert isinstance(loss, ColourLoss)
-    return loss
+def judged_loss_of(state: TrainState) -> JudgedLoss:
+    """The loss of a state as `judge` takes it; `problem_with` has checked that it can."""
+    found = judged_loss(state.config.loss)
+    assert found is not None
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raymine.errors import ConfigError
 from raymine.fields import HashFieldConfig
 from raymine.kernels.dispatch import triton_problem
-from raymine.losses import ColourLoss
+from raymine.losses import ColourLoss, DistortionLoss, judged_loss
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 
@@ -37,8 +37,8 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
 def _training_problem(config: TrainConfig) -> str:
     if config.engine != "auto":
         return f"the {config.engine} step was asked for"
-    if len(config.loss) != 1 or not isinstance(config.loss[0], ColourLoss):
-        others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss)]
+    if judged_loss(config.loss) is None:
+        others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss | DistortionLoss)]
         return f"the fused step minimises one colour loss, and the loss has {', '.join(others) or 'several'}"
     if config.optimiser.beta1 == 0:
         return "the fused step updates networks with momentum, and optimiser.beta1 is 0"

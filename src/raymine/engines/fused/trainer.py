@@ -114,13 +114,15 @@ class FusedTrainer(GraphTrainer):
             batch.min_rays, batch.max_rays, BLOCK=1 << 14, num_warps=16,
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](
-            self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates, n,
-            SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, ROW=row_of(n), BLOCK=256,
+            self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates,
+            self.rates, self.rates, n, SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, ROW=row_of(n), BLOCK=256,
         )  # fmt: skip
         second = state.optimiser.second["field.table"]
         first = state.optimiser.first.get("field.table", second)
+        penalties = state.optimiser.penalties.get("field.table")
         adam[(triton.cdiv(table.numel(), _TABLE_BLOCK),)](
-            table.data, self.model.table, self.table_grad, first, second, self.table_rates, table.numel(),
-            SPARSE=True, MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, ROW=row_of(table.numel()),
-            BLOCK=_TABLE_BLOCK,
+            table.data, self.model.table, self.table_grad, first, second, self.table_rates,
+            *(penalties or (self.table_rates, self.table_rates)), table.numel(), SPARSE=True,
+            MOMENTUM=c.table_beta1 > 0, FIXED=self.fixed, CLEAR=True, ROW=row_of(table.numel()), BLOCK=_TABLE_BLOCK,
+            LEVELS=len(penalties.factors) if penalties else 0, FEATURES=table.shape[1],
         )  # fmt: skip

@@ -17,9 +17,9 @@ _BLOCK = 1024
 
 @triton.jit(do_not_specialize=["n"])
 def adam(
-    parameter, copy, grad, first, second, rates, n,
+    parameter, copy, grad, first, second, rates, offsets, penalties, n,
     SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, ROW: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, LEVELS: tl.constexpr = 0, FEATURES: tl.constexpr = 1,
 ):  # fmt: skip
     """One AdamW step on n elements. `copy` receives the new parameters in its own type.
 
@@ -29,6 +29,8 @@ def adam(
         further. n must be a multiple of ROW.
     CLEAR: set the gradients to 0, also if the step is skipped.
     FIXED: if not 0, gradients are integers that hold gradient * FIXED.
+    LEVELS: if not 0, the parameter is a table of FEATURES columns. Its level l begins with row offsets[l] (LEVELS of
+        them, ascending from 0), and penalties[l] times the value is added to gradients that are not 0.
     """
     # [BLOCK // ROW, ROW], so that a thread reads and writes the ROW elements of a row in one memory access.
     row = tl.program_id(0).to(tl.int64) * (BLOCK // ROW) + tl.arange(0, BLOCK // ROW)
@@ -48,6 +50,12 @@ def adam(
     # barrier the compiler finishes with `p` before it loads `known`, and waits for memory a second time.
     tl.debug_barrier()
     g = g * tl.load(rates + 1)
+    if LEVELS > 0:
+        entry = row * ROW // FEATURES
+        penalty = tl.zeros([BLOCK // ROW], tl.float32)
+        for level in tl.static_range(LEVELS):
+            penalty = tl.where(entry >= tl.load(offsets + level), tl.load(penalties + level), penalty)
+        g += penalty[:, None] * p
     mean = g
     if MOMENTUM:
         before = tl.load(first + i, mask=live, other=0.0)
@@ -81,6 +89,6 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
     if rates.gate is not None:
         numbers[0] = rates.gate
     adam[(triton.cdiv(n, _BLOCK),)](
-        parameter, parameter, grad, v if m is None else m, v, numbers, n,
+        parameter, parameter, grad, v if m is None else m, v, numbers, numbers, numbers, n,
         SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, ROW=row_of(n), BLOCK=_BLOCK,
     )  # fmt: skip

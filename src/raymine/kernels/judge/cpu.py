@@ -3,6 +3,9 @@
 With v_i = dLoss/dw_i, density s and interval length d, dLoss/ds_i = d_i (T_{i+1} v_i - sum over j > i of w_j v_j), as
 in `composite.cpu`. The derivative of the activation is s_i for density and c (1 - c) for a colour channel. Tasks are
 ranges of rays.
+
+The distortion (`reference`) adds 2 (c_i (W_<i - W_>i) - (C_<i - C_>i)) + 2/3 w_i (b_i - a_i) to v_i, with W and C the
+sums of weights and of weights times position in front of a sample and behind it.
 """
 
 from __future__ import annotations
@@ -54,16 +57,21 @@ def _value(error, delta):
 @kernel
 def _judge(
     raw_colour, raw_density, t_start, t_end, first, count, background, target, share, delta, stop,
-    gradient, size, loss, error, n_tasks,
+    shaping, gradient, size, loss, error, n_tasks,
 ):  # fmt: skip
-    """`gradient` [B, 4] is also scratch: the first pass stores colour and transmittance of each sample in it."""
+    """`gradient` [B, 4] is also scratch: the first pass stores colour and transmittance of each sample in it.
+
+    shaping: (distortion, fade), or None where both are 0. Numba leaves out what None makes unreachable.
+    """
     n = first.shape[0]
-    zero, one = np.float32(0.0), np.float32(1.0)
+    zero, one, two, three = np.float32(0.0), np.float32(1.0), np.float32(2.0), np.float32(3.0)
     for task in numba.prange(n_tasks):
         for r in range(task * n // n_tasks, (task + 1) * n // n_tasks):
             begin, end = first[r], first[r] + count[r]
             through = one
             red = green = blue = zero
+            if shaping is not None:
+                mass = moment = spread = zero
             last = begin
             for i in range(begin, end):
                 if through < stop:
@@ -78,11 +86,19 @@ def _judge(
                 a, b, c = _sigmoid(raw_colour[i, 0]), _sigmoid(raw_colour[i, 1]), _sigmoid(raw_colour[i, 2])
                 red, green, blue = red + w * a, green + w * b, blue + w * c
                 gradient[i, 0], gradient[i, 1], gradient[i, 2], gradient[i, 3] = a, b, c, through
+                if shaping is not None:
+                    at, long = _on_curve(t_start[i], t_end[i])
+                    spread += two * w * (at * mass - moment) + w * w * long / three
+                    mass, moment = mass + w, moment + w * at
             e0 = red + through * background[r, 0] - target[r, 0]
             e1 = green + through * background[r, 1] - target[r, 1]
             e2 = blue + through * background[r, 2] - target[r, 2]
             error[r] = (e0 * e0 + e1 * e1 + e2 * e2) / np.float32(3.0)
             loss[r] = share[r] * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
+            if shaping is not None:
+                factor = three * share[r] * shaping[0]
+                loss[r] += factor * spread
+                mass_behind = moment_behind = zero
             g0, g1, g2 = share[r] * _slope(e0, delta), share[r] * _slope(e1, delta), share[r] * _slope(e2, delta)
             behind = zero
             rest = -(g0 * background[r, 0] + g1 * background[r, 1] + g2 * background[r, 2])
@@ -98,13 +114,34 @@ def _judge(
                 # sample is opaque.
                 w = before_of(gradient, raw_density, i, begin) - after
                 v = g0 * a + g1 * b + g2 * c + rest
+                if shaping is not None:
+                    at, long = _on_curve(t_start[i], t_end[i])
+                    # What lies in front, less what lies behind: the total less the sample itself and twice the latter.
+                    front = mass - w - two * mass_behind
+                    front_moment = moment - w * at - two * moment_behind
+                    v += factor * two * (at * front - front_moment + w * long / three)
+                    mass_behind, moment_behind = mass_behind + w, moment_behind + w * at
                 gradient[i, 0] = w * g0 * a * (one - a)
                 gradient[i, 1] = w * g1 * b * (one - b)
                 gradient[i, 2] = w * g2 * c * (one - c)
                 gradient[i, 3] = optical * (after * v - behind)
                 behind += w * v
+                if shaping is not None:
+                    near = (t_start[i] + t_end[i]) * np.float32(0.5)
+                    if near < shaping[1]:
+                        near /= shaping[1]
+                        for k in range(4):
+                            gradient[i, k] *= near * near
                 square = gradient[i, 0] ** 2 + gradient[i, 1] ** 2 + gradient[i, 2] ** 2 + gradient[i, 3] ** 2
                 size[i] = np.sqrt(square) if square < np.inf else zero
+
+
+@device_function
+def _on_curve(start, end):
+    """The middle and the length of an interval of distances on the curve t / (1 + t)."""
+    one = np.float32(1.0)
+    near, far = start / (one + start), end / (one + end)
+    return (near + far) * np.float32(0.5), far - near
 
 
 @device_function
@@ -128,6 +165,8 @@ def judge_packed(
     weight: Tensor,
     delta: float,
     stop: float,
+    distortion: float = 0.0,
+    fade: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.judge`."""
     samples, rays = density.shape[0], first.shape[0]
@@ -139,6 +178,7 @@ def judge_packed(
         np.empty(rays, np.float32),
     )
     rows = (colour, density, t_start, t_end, first, count, background, target, share)
-    _judge(*(array(row) for row in rows), np.float32(delta), np.float32(stop), *out, tasks(rays, 64))
+    shaping = (np.float32(distortion), np.float32(fade)) if distortion > 0 or fade > 0 else None
+    _judge(*(array(row) for row in rows), np.float32(delta), np.float32(stop), shaping, *out, tasks(rays, 64))
     gradient, size, loss, error = (torch.from_numpy(part) for part in out)
     return gradient, size, loss, error

@@ -59,9 +59,17 @@ def four(raw, i, live, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def _on_curve(start, end):
+    """The middle and the length of intervals of distances on the curve t / (1 + t)."""
+    near, far = start / (1.0 + start), end / (1.0 + end)
+    return (near + far) * 0.5, far - near
+
+
+@triton.jit
 def judge(
-    raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint,
-    gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, CHUNK: tl.constexpr,
+    raw, t_start, t_end, first, seen, count, wanted, n_rays, delta, stop, faint, distortion, fade,
+    gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, SPREAD: tl.constexpr,
+    FADE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight, unused.
 
@@ -71,6 +79,7 @@ def judge(
     gradient [B, 4]: of the pre-activations. size [B]: its norm, 0 where not finite; with PRUNE, 1 for a visible sample
     and 0 otherwise. sums [programs, 8]: size, size^2, loss, weighted squared error and weight, summed over the rays of
     each program. rays [R, 2], with PER_RAY: weighted loss and squared error of each ray, summed over channels.
+    SPREAD: add the distortion, times `distortion`, to the loss. FADE: gradients grow from 0 at the camera to `fade`.
     """
     n = tl.load(n_rays)
     lane = tl.arange(0, CHUNK)
@@ -88,10 +97,13 @@ def judge(
         green = 0.0
         blue = 0.0
         opacity = 0.0
+        moment = 0.0
+        spread = 0.0
         for s in range(0, samples, CHUNK):
             live = s + lane < samples
             i = begin + s + lane
-            length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
+            start, end = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
+            length = end - start
             c0, c1, c2, density = four(raw, i, live, CHUNK)
             optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
@@ -100,6 +112,14 @@ def judge(
             red += tl.sum(weight * tl.sigmoid(c0))
             green += tl.sum(weight * tl.sigmoid(c1))
             blue += tl.sum(weight * tl.sigmoid(c2))
+            if SPREAD:
+                weight = tl.where(live, weight, 0.0)
+                at, long = _on_curve(start, end)
+                here = weight * at
+                in_front = opacity + tl.cumsum(weight, 0) - weight
+                moment_in_front = moment + tl.cumsum(here, 0) - here
+                spread += tl.sum(2 * weight * (at * in_front - moment_in_front) + weight * weight * long / 3.0)
+                moment += tl.sum(here)
             opacity += tl.sum(weight)
             optical_before += tl.sum(optical)
         share = tl.load(row + 6)
@@ -108,6 +128,9 @@ def judge(
         e2 = blue + (1 - opacity) * b2 - tl.load(row + 2)
         error = e0 * e0 + e1 * e1 + e2 * e2
         loss = share * (_value(e0, delta) + _value(e1, delta) + _value(e2, delta))
+        factor = 3.0 * share * distortion
+        if SPREAD:
+            loss += factor * spread
         total_weight += share
         total_error += share * error
         total_loss += loss
@@ -118,11 +141,17 @@ def judge(
         rest = g0 * b0 + g1 * b1 + g2 * b2
         # The sum of w v over all samples. The loop below subtracts the samples up to each one.
         behind = g0 * red + g1 * green + g2 * blue - rest * opacity
+        if SPREAD:
+            # The sum of w_i times the derivative of the distortion, which is a square in the weights.
+            behind += 2 * factor * spread
+        passed = 0.0
+        passed_moment = 0.0
         optical_before = 0.0
         for s in range(0, samples, CHUNK):
             live = s + lane < samples
             i = begin + s + lane
-            length = tl.load(t_end + i, mask=live, other=0.0) - tl.load(t_start + i, mask=live, other=0.0)
+            start, end = tl.load(t_start + i, mask=live, other=0.0), tl.load(t_end + i, mask=live, other=0.0)
+            length = end - start
             c0, c1, c2, density = four(raw, i, live, CHUNK)
             optical = limited(activate(density) * length)
             upto = optical_before + tl.cumsum(optical, 0)
@@ -132,10 +161,23 @@ def judge(
             weight = tl.where(sees, through * alpha, 0.0)
             c0, c1, c2 = tl.sigmoid(c0), tl.sigmoid(c1), tl.sigmoid(c2)
             v = g0 * c0 + g1 * c1 + g2 * c2 - rest
+            if SPREAD:
+                at, long = _on_curve(start, end)
+                here = weight * at
+                # What lies in front of a sample, less what lies behind it.
+                front = 2 * (passed + tl.cumsum(weight, 0)) - weight - opacity
+                front_moment = 2 * (passed_moment + tl.cumsum(here, 0)) - here - moment
+                v += 2 * factor * (at * front - front_moment + weight * long / 3.0)
+                passed += tl.sum(weight)
+                passed_moment += tl.sum(here)
             part = tl.where(sees, weight * v, 0.0)
             upto_part = tl.cumsum(part, 0)
             q0, q1, q2 = g0 * weight * c0 * (1 - c0), g1 * weight * c1 * (1 - c1), g2 * weight * c2 * (1 - c2)
             q3 = tl.where(sees, optical * (after * v - (behind - upto_part)), 0.0)
+            if FADE:
+                near = tl.minimum((start + end) * 0.5 / fade, 1.0)
+                near = near * near
+                q0, q1, q2, q3 = q0 * near, q1 * near, q2 * near, q3 * near
             rows = tl.reshape(tl.join(tl.join(q0, q2), tl.join(q1, q3)), [CHUNK, 4])
             tl.store(gradient + i[:, None] * 4 + tl.arange(0, 4)[None, :], rows, mask=live[:, None])
             square = q0 * q0 + q1 * q1 + q2 * q2 + q3 * q3
@@ -164,7 +206,7 @@ def judge(
 
 def judge_packed(
     colour: Tensor, density: Tensor, t_start: Tensor, t_end: Tensor, first: Tensor, count: Tensor, background: Tensor,
-    target: Tensor, weight: Tensor, delta: float, stop: float,
+    target: Tensor, weight: Tensor, delta: float, stop: float, distortion: float = 0.0, fade: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As `reference.judge`."""
     n, device = len(count), density.device
@@ -176,8 +218,9 @@ def judge_packed(
     launched = programs(device, 32)
     judge[(launched,)](
         raw, t_start.contiguous(), t_end.contiguous(), begin, counts, counts, wanted,
-        torch.full((1,), n, dtype=torch.int32, device=device), delta, stop, 0.0, gradient, size,
-        torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, CHUNK=32, num_warps=1,
+        torch.full((1,), n, dtype=torch.int32, device=device), delta, stop, 0.0, distortion, fade, gradient, size,
+        torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, SPREAD=distortion > 0,
+        FADE=fade > 0, CHUNK=32, num_warps=1,
     )  # fmt: skip
     share = 1 / (3 * weight.sum().clamp_min(1))
     return gradient * share, size * share, rays[:, 0] * share, rays[:, 1] / 3

@@ -15,6 +15,8 @@ from raymine.errors import ConfigError
 from raymine.kernels import checks, dispatch
 from raymine.kernels.activations import CAP as CAP
 from raymine.kernels.judge import reference
+from raymine.kernels.judge.reference import curve as curve
+from raymine.kernels.judge.reference import fade_factor as fade_factor
 from raymine.kernels.packed import Samples
 
 
@@ -44,13 +46,25 @@ class Wanted(NamedTuple):
 
 
 def judge(
-    colour: Tensor, density: Tensor, samples: Samples, wanted: Wanted, delta: float = math.inf, stop: float = 1e-4
+    colour: Tensor,
+    density: Tensor,
+    samples: Samples,
+    wanted: Wanted,
+    delta: float = math.inf,
+    stop: float = 1e-4,
+    *,
+    distortion: float = 0.0,
+    fade: float = 0.0,
 ) -> Judged:
     """Render rays from pre-activations colour [B, 3] and density [B], and compare them with their targets.
 
     Returns the loss of each ray, and the gradient of the loss with respect to each sample's pre-activations. The loss
     is the weighted mean over rays and channels of the squared error, or of Huber's loss with threshold `delta` if that
     is finite. stop: samples where the transmittance is below it get weight 0. Not differentiable.
+
+    distortion: factor of the distortion of the weights along a ray, which is added to the loss (`reference`); the
+    intervals of a ray must ascend then. fade: the gradients of samples nearer than this are multiplied by the square of
+    distance / fade.
     """
     n, rays, device = len(samples), samples.n_rays, density.device
     named = (
@@ -65,11 +79,13 @@ def judge(
     kind = checks.floats(named, device)
     if not delta > 0:
         raise ConfigError(f"`delta` must be above 0, got {delta}. Infinity means the squared error.")
-    checks.numbers(stop=stop)
+    checks.numbers(stop=stop, distortion=distortion, fade=fade)
+    if not (0 <= distortion < math.inf and 0 <= fade < math.inf):
+        raise ConfigError(f"`distortion` and `fade` must be 0 or more, got {distortion} and {fade}.")
     intervals = (samples.t_start, samples.t_end, *checks.pack(samples.first, samples.count, n, device))
     rows = (colour.detach(), density.detach(), *intervals, wanted.background, wanted.colour, wanted.weight)
     backend = dispatch.choose("judge", device) if kind is torch.float32 else "reference"
     if backend == "reference":
-        return Judged(*reference.judge(*rows, delta, stop))
+        return Judged(*reference.judge(*rows, delta, stop, distortion, fade))
     with dispatch.kernel_lock:
-        return Judged(*dispatch.kernels("judge", backend).judge_packed(*rows, delta, stop))
+        return Judged(*dispatch.kernels("judge", backend).judge_packed(*rows, delta, stop, distortion, fade))
