@@ -256,7 +256,7 @@ def raised(cdfs: Array, exponent: float) -> Array:
 CASES = [
     *(
         Case(
-            (f"{TOOLS}.proposal.RaySpan", f"{TOOLS}.proposal.RaySpan.distances"),
+            (f"{TOOLS}.spans.RaySpan", f"{TOOLS}.spans.RaySpan.distances"),
             span_args,
             run_distances(spacing),
             holds=equals(spread(spacing)),
@@ -265,7 +265,7 @@ CASES = [
         for spacing in ("uniform", "lindisp")
     ),
     Case(
-        (f"{TOOLS}.proposal.RaySpan",),
+        (f"{TOOLS}.spans.RaySpan",),
         lambda rng, size: {"near": 0.5, "far": 2.5, "n_rays": size.rays, "s": rand(rng, size.rays, VALUES)},
         lambda s, **span: proposal.RaySpan(**span).distances(s),
         holds=equals(lambda near, far, n_rays, s: spread("lindisp")(np.full(n_rays, near), np.full(n_rays, far), s)),

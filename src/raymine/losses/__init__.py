@@ -3,3 +3,4 @@
 from .coarse import CoarseColourLoss as CoarseColourLoss
 from .colour import ColourLoss as ColourLoss
 from .colour import squared_errors as squared_errors
+from .interlevel import InterlevelLoss as InterlevelLoss
