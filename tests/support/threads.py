@@ -86,7 +86,6 @@ def configs() -> Iterator[tuple[str, TrainConfig]]:
         hard = HardConfig(draw=draw, reweight=reweight)
         yield f"hard, {draw}", replace(ngp, mining=replace(ngp.mining, policy="hard", hard=hard))
     yield "vanilla", recipes.build("vanilla", scene, "cpu")
-    yield "proposal", recipes.build("proposal", scene, "cpu")
 
 
 def trained(config: TrainConfig, threads: int, steps: int) -> dict[str, Tensor]:
@@ -113,7 +112,7 @@ def compare_steps() -> Iterator[tuple[str, bool]]:
 def compare_ops() -> Iterator[tuple[str, bool]]:
     _, data = ball_scene()
     for name, config in configs():
-        if name not in ("none", "hard, systematic", "vanilla", "proposal"):
+        if name not in ("none", "hard, systematic", "vanilla"):
             continue
         ops = OpsOnSeveralThreads()
         state = create_state(config, data, seed=0, device=CPU)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import checks
+from raymine.kernels.threads import power
 from raymine.toolkit.importance import importance_samples, searchsorted
 from raymine.toolkit.pack import Pack, pack_counts
 from raymine.toolkit.scan import running_sum
@@ -252,7 +253,7 @@ def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
     weights = cdfs.diff(dim=-1).clamp_min(0)
     # Weights are divided by the largest one first, so that a large exponent does not make all of them underflow.
     largest = weights.amax(-1, keepdim=True)
-    powers = (weights / largest) ** exponent
+    powers = power(weights / largest, exponent)
     total = powers.cumsum(-1)
     raised = torch.cat((torch.zeros_like(total[..., :1]), total / total[..., -1:]), -1)
     return torch.where(largest > 0, raised, cdfs)
