@@ -12,8 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from raymine.kernels.threads import mean, row_totals, sigmoid, total, using_threads
+from raymine.kernels.threads import mean, power, row_totals, sigmoid, total, using_threads
 from support.paths import environment
+
+
+def root(values: Tensor) -> Tensor:
+    """A power as an elementwise function of any number."""
+    return power(values.abs(), 0.3)
+
 
 SIZES = [0, 1, 4095, 4096, 4097, 33_333, 5_000_001]
 
@@ -25,7 +31,7 @@ def _one_thread_afterwards() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("function", [total, mean, sigmoid])
+@pytest.mark.parametrize("function", [total, mean, sigmoid, root])
 def test_result_has_the_same_bits_with_any_number_of_threads(function: Callable[[Tensor], Tensor], n: int) -> None:
     values = torch.randn(n, generator=torch.Generator().manual_seed(n))
     results = []
@@ -36,11 +42,12 @@ def test_result_has_the_same_bits_with_any_number_of_threads(function: Callable[
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_sums_and_sigmoid_are_right(n: int) -> None:
+def test_sums_sigmoid_and_powers_are_right(n: int) -> None:
     values = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     torch.testing.assert_close(total(values), values.sum())
     torch.testing.assert_close(mean(values), values.mean(), equal_nan=True)
     torch.testing.assert_close(sigmoid(values), torch.sigmoid(values))
+    torch.testing.assert_close(root(values), values.abs() ** 0.3)
 
 
 def test_shapes_and_strides() -> None:
@@ -52,10 +59,11 @@ def test_shapes_and_strides() -> None:
     torch.testing.assert_close(sigmoid(values.T), torch.sigmoid(values.T))
 
 
-@pytest.mark.parametrize("function", [total, mean, sigmoid])
+@pytest.mark.parametrize("function", [total, mean, sigmoid, root])
 def test_gradients_are_those_of_torch(function: Callable[[Tensor], Tensor]) -> None:
     values = torch.randn(10_000, dtype=torch.float64).requires_grad_()
-    ours, theirs = function(values), {total: torch.sum, mean: torch.mean, sigmoid: torch.sigmoid}[function](values)
+    plain = {total: torch.sum, mean: torch.mean, sigmoid: torch.sigmoid, root: lambda x: x.abs() ** 0.3}
+    ours, theirs = function(values), plain[function](values)
     weight = torch.randn_like(ours)
     for a, b in zip(
         torch.autograd.grad(ours, values, weight), torch.autograd.grad(theirs, values, weight), strict=True

@@ -50,6 +50,37 @@ def run_distances(spacing: Any) -> Any:
     return lambda near, far, s: proposal.RaySpan(near, far, spacing=spacing).distances(s)
 
 
+def normalised_args(rng: torch.Generator, size: Size) -> Args:
+    return {
+        "near": rand(rng, size.rays, low=0.1, high=0.5),
+        "far": rand(rng, size.rays, low=2.0, high=5.0),
+        "t": rand(rng, size.rays * VALUES, high=6.0),
+        "ray": torch.arange(size.rays).repeat_interleave(VALUES),
+    }
+
+
+def unspread(spacing: str) -> Any:
+    def expected(near: Array, far: Array, t: Array, ray: Array) -> Array:
+        require(near.ndim == 1 and near.shape == far.shape and t.ndim == 1 and t.shape == ray.shape, "shapes")
+        require(t.dtype == np.float64 and near.dtype.kind in "fi" and far.dtype.kind in "fi", "types")
+        require(ray.dtype == np.int64 and ((ray >= 0) & (ray < len(near))).all(), "rays")
+        out = np.zeros(t.shape)
+        for i, (at, low, high) in enumerate(zip(t, near[ray], far[ray], strict=True)):
+            if low < high and np.isfinite(low) and np.isfinite(high) and (spacing == "uniform" or high > 0):
+                low = low if spacing == "uniform" else max(low, 1e-6 * high)
+                at = np.nan if np.isnan(at) else min(max(at, low), high)
+                out[i] = (
+                    (at - low) / (high - low) if spacing == "uniform" else (1 / low - 1 / at) / (1 / low - 1 / high)
+                )
+        return out
+
+    return expected
+
+
+def run_normalised(spacing: Any) -> Any:
+    return lambda near, far, t, ray: proposal.RaySpan(near, far, spacing=spacing).normalised(t, ray)
+
+
 def levels_args(rng: torch.Generator, size: Size) -> Args:
     """The proposal returns `density`, so that wrong results of a callback are tried too."""
     return {
@@ -66,6 +97,12 @@ def levels_args(rng: torch.Generator, size: Size) -> Args:
 def run_sample(near: Tensor, far: Tensor, density: Tensor, samples: int, final: int, **options: Any) -> Any:
     span = proposal.RaySpan(near, far)
     return proposal.ProposalEstimator().sample([lambda *_: density], [samples], final, span, **options)
+
+
+def run_propose(near: Tensor, far: Tensor, density: Tensor, samples: int, final: int, **options: Any) -> Any:
+    span = proposal.RaySpan(near, far)
+    t = span.distances(proposal.propose([(lambda *_: density, samples)], final, span, **options).edges)
+    return proposal.Intervals(t[:, :-1], t[:, 1:])
 
 
 @careful
@@ -142,6 +179,55 @@ def interlevel_packed(**args: Array) -> Array:
                 args["edges"][own], args["cdfs"][own], args["proposal_edges"][other], args["proposal_cdfs"][other]
             )
         )
+    return np.concatenate([np.zeros(0), *each])
+
+
+def blurred_loss(
+    edges: Array, cdfs: Array, proposal_edges: Array, proposal_cdfs: Array, blur: float, eps: float
+) -> Array:
+    """The blurred loss of one ray: the blurred CDF is the mean of the CDF at many places within the width."""
+    offsets = blur * (2 * (np.arange(4000) + 0.5) / 4000 - 1)
+    blurred = np.zeros(len(proposal_edges))
+    if len(edges):
+        places = proposal_edges[:, None] + offsets
+        blurred = np.interp(places, edges, cdfs - cdfs[0]).mean(1)
+    weights = np.diff(proposal_cdfs)
+    return np.maximum(np.diff(blurred) - weights, 0.0) ** 2 / (weights + eps)
+
+
+BLUR_EPS = 0.5
+"""Large, so that rounding is not divided by a weight of 0."""
+
+
+def blurred(edges: Array, cdfs: Array, proposal_edges: Array, proposal_cdfs: Array, blur: float, eps: float) -> Array:
+    alike(edges, cdfs)
+    alike(proposal_edges, proposal_cdfs)
+    require(edges.ndim >= 1 and edges.shape[:-1] == proposal_edges.shape[:-1] and edges.shape[-1] > 0, "shapes")
+    require(0 < blur < np.inf, "blur")
+    require((np.diff(edges) >= 0).all(), "must ascend")
+    rows = [part.reshape(-1, part.shape[-1]) for part in (edges, cdfs, proposal_edges, proposal_cdfs)]
+    each = [blurred_loss(*row, blur, eps) for row in zip(*rows, strict=True)]
+    return np.array(each).reshape(*proposal_edges.shape[:-1], proposal_edges.shape[-1] - 1)
+
+
+def run_blurred_packed(
+    first: Tensor, count: Tensor, proposal_first: Tensor, proposal_count: Tensor, **args: Any
+) -> Tensor:
+    packs = Pack(first, count), Pack(proposal_first, proposal_count)
+    return proposal.blurred_interlevel_loss(**args, packs=packs, eps=BLUR_EPS)
+
+
+def blurred_packed(blur: float, **args: Array) -> Array:
+    alike(args["edges"], args["cdfs"])
+    alike(args["proposal_edges"], args["proposal_cdfs"])
+    require(0 < blur < np.inf, "blur")
+    rays = rays_of(args["first"], args["count"], args["edges"])
+    others = rays_of(args["proposal_first"], args["proposal_count"], args["proposal_edges"])
+    each = []
+    for own, other in zip(rays, others, strict=True):
+        require((np.diff(args["edges"][own]) >= 0).all(), "must ascend")
+        rows = args["edges"][own], args["cdfs"][own], args["proposal_edges"][other], args["proposal_cdfs"][other]
+        each.append(blurred_loss(*rows, blur, BLUR_EPS) if len(rows[2]) else np.zeros(0))
     return np.concatenate([np.zeros(0), *each])
 
 
@@ -256,7 +342,7 @@ def raised(cdfs: Array, exponent: float) -> Array:
 CASES = [
     *(
         Case(
-            (f"{TOOLS}.proposal.RaySpan", f"{TOOLS}.proposal.RaySpan.distances"),
+            (f"{TOOLS}.spans.RaySpan", f"{TOOLS}.spans.RaySpan.distances"),
             span_args,
             run_distances(spacing),
             holds=equals(spread(spacing)),
@@ -265,13 +351,25 @@ CASES = [
         for spacing in ("uniform", "lindisp")
     ),
     Case(
-        (f"{TOOLS}.proposal.RaySpan",),
+        (f"{TOOLS}.spans.RaySpan",),
         lambda rng, size: {"near": 0.5, "far": 2.5, "n_rays": size.rays, "s": rand(rng, size.rays, VALUES)},
         lambda s, **span: proposal.RaySpan(**span).distances(s),
         holds=equals(lambda near, far, n_rays, s: spread("lindisp")(np.full(n_rays, near), np.full(n_rays, far), s)),
         label="numbers",
         sizes=(USUAL,),
     ),
+    *(
+        Case(
+            (f"{TOOLS}.spans.RaySpan.normalised",),
+            normalised_args,
+            run_normalised(spacing),
+            ("t",),
+            holds=equals(unspread(spacing), close=1e-3),
+            label=spacing,
+        )
+        for spacing in ("uniform", "lindisp")
+    ),
+    Case((f"{TOOLS}.proposal.propose",), levels_args, run_propose, holds=in_span),
     Case(
         (
             f"{TOOLS}.proposal.ProposalEstimator",
@@ -331,6 +429,21 @@ CASES = [
         interlevel_packed_args,
         run_interlevel_packed,
         holds=unless_unsorted(interlevel_packed),
+        label="packed",
+    ),
+    Case(
+        (f"{TOOLS}.proposal.blurred_interlevel_loss",),
+        lambda rng, size: {**interlevel_args(rng, size), "blur": 0.1, "eps": BLUR_EPS},
+        proposal.blurred_interlevel_loss,
+        ("cdfs", "proposal_cdfs"),
+        holds=unless_unsorted(blurred),
+        label="batched",
+    ),
+    Case(
+        (f"{TOOLS}.proposal.blurred_interlevel_loss",),
+        lambda rng, size: {**interlevel_packed_args(rng, size), "blur": 0.1},
+        run_blurred_packed,
+        holds=unless_unsorted(blurred_packed),
         label="packed",
     ),
     Case(

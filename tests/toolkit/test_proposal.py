@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -17,9 +18,11 @@ from raymine.toolkit.proposal import (
     ProposalGate,
     RaySpan,
     anneal_exponent,
+    blurred_interlevel_loss,
     density_cdf,
     get_proposal_requires_grad_fn,
     interlevel_loss,
+    propose,
     sharpened,
     transmittance_cdf,
 )
@@ -51,57 +54,6 @@ def bump(t_starts: Tensor, t_ends: Tensor) -> Tensor:
 
 def transmittance(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
     return 1 - density_cdf(densities, t_starts, t_ends)[..., :-1]
-
-
-def test_ray_span_distances_match_hand_computation() -> None:
-    s = torch.tensor([[0.0, 0.25, 0.5, 1.0]])
-    assert RaySpan(2.0, 6.0, 1, "uniform").distances(s).tolist() == [[2.0, 3.0, 4.0, 6.0]]
-    assert RaySpan(2.0, 6.0, 1).distances(s)[0].tolist() == pytest.approx([2.0, 2.4, 3.0, 6.0])
-    near, far = torch.tensor([2.0, 1.0]), torch.tensor([6.0, 4.0])
-    got = RaySpan(near, far, spacing="uniform").distances(s.expand(2, 4))
-    assert got.tolist() == [[2.0, 3.0, 4.0, 6.0], [1.0, 1.75, 2.5, 4.0]]
-    mixed = RaySpan(2.0, torch.tensor([6.0, 4.0]), spacing="uniform")
-    assert mixed.distances(s.expand(2, 4))[1].tolist() == [2.0, 2.5, 3.0, 4.0]
-
-
-@pytest.mark.parametrize("spacing", ["uniform", "lindisp"])
-def test_rays_that_miss_have_intervals_of_zero_length(spacing: str) -> None:
-    inf, nan = math.inf, math.nan
-    near = torch.tensor([1.0, 3.0, inf, nan, 2.0, 0.0, -2.0])
-    far = torch.tensor([2.0, 1.0, inf, 4.0, inf, 4.0, -1.0])
-    got = RaySpan(near, far, spacing=spacing).distances(torch.linspace(0, 1, 5).expand(7, 5))  # type: ignore[arg-type]
-    assert bool(torch.isfinite(got).all())
-    assert got[0, 0].item() == pytest.approx(1)
-    assert got[0, -1].item() == pytest.approx(2)
-    assert got[1:5].tolist() == [[3.0] * 5, [0.0] * 5, [0.0] * 5, [2.0] * 5]
-    assert got[5, 0].item() == pytest.approx(0, abs=1e-5)
-    assert got[5, -1].item() == pytest.approx(4)
-    assert got[6, -1].item() == pytest.approx(-1.0 if spacing == "uniform" else -2.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 1.0, 3), "`near` must be positive with lindisp, got 0.0"),
-        ((2.0, 1.0, 3), "`far` must be beyond `near`, got near 2.0 and far 1.0"),
-        ((1.0, math.inf, 3), "`far` must be finite, got inf"),
-        ((1.0, 2.0), "`n_rays` must be given when near and far are numbers"),
-        ((1.0, 2.0, 3, "log"), "`spacing` must be uniform or lindisp, got 'log'"),
-        ((torch.ones(3), torch.ones(2)), r"`far` must be a number or of shape \[3\], got \[2\]"),
-        ((torch.ones(3), 2.0, 4), r"near and far must be of shape \[R\] with R = n_rays, got \[3\]"),
-    ],
-)
-def test_invalid_ray_spans_raise(arguments: tuple[float, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        RaySpan(*arguments)  # type: ignore[arg-type]
-
-
-def test_far_beyond_half_precision_is_not_a_miss() -> None:
-    """float16 ends at 65504; the distances of s in half precision are computed in float32."""
-    s = torch.tensor([[0.0, 0.25, 0.5]], dtype=torch.float16)
-    found = RaySpan(1.0, 1e6, 1).distances(s)
-    assert found.dtype == torch.float16
-    assert found.tolist() == [[1.0, pytest.approx(4 / 3, rel=1e-3), pytest.approx(2.0, rel=1e-3)]]
 
 
 def test_density_cdf_matches_hand_computation() -> None:
@@ -199,6 +151,105 @@ def test_packed_interlevel_loss_passes_gradcheck() -> None:
     bare = interlevel_loss(edges, cdfs, edges[:0], edges[:0], packs=(pack, none))
     weights = torch.cat([c.diff() for c in cdfs.split(pack.count.tolist()) if len(c)])
     assert torch.allclose(bare, weights**2 / (weights + 1e-7))
+
+
+def brute_force_blurred_loss(
+    t: list[float], c: list[float], pt: list[float], pc: list[float], blur: float, eps: float = 1e-5
+) -> list[float]:
+    """The blurred loss of one ray: every final interval is moved by many offsets within the box, and cut up anew."""
+    offsets = [blur * (2 * (k + 0.5) / 2000 - 1) for k in range(2000)]
+    losses = []
+    for low, high, p in zip(pt, pt[1:], (b - a for a, b in itertools.pairwise(pc)), strict=False):
+        w = 0.0
+        for a, b, own in zip(t, t[1:], (b - a for a, b in itertools.pairwise(c)), strict=False):
+            shares = (max(0.0, min(b + u, high) - max(a + u, low)) / (b - a) for u in offsets)
+            w += own * sum(shares) / len(offsets)
+        losses.append(max(0.0, w - p) ** 2 / (p + eps))
+    return losses
+
+
+def test_blurred_interlevel_loss_matches_hand_computation() -> None:
+    """Weight 1 in 0.4..0.6, blurred by 0.1, is a triangle over 0.3..0.7: 1/8 lies below 0.4, and 3/8 in 0.4..0.5."""
+    edges, cdfs = torch.tensor([0.4, 0.6]), torch.tensor([0.0, 1.0])
+    proposal = torch.tensor([0.0, 0.4, 0.5, 1.0]), torch.tensor([0.0, 0.1, 0.2, 0.9])
+    got = blurred_interlevel_loss(edges, cdfs, *proposal, 0.1, eps=0.0)
+    assert got.tolist() == pytest.approx([(1 / 8 - 0.1) ** 2 / 0.1, (3 / 8 - 0.1) ** 2 / 0.1, 0.0], rel=1e-4)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 5), st.sampled_from([0.3, 0.03, 0.003]))
+def test_blurred_interlevel_loss_matches_brute_force(seed: int, n: int, m: int, blur: float) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    edges, cdfs = (torch.rand(2, n + 1, generator=rng, dtype=torch.float64).sort(-1).values for _ in range(2))
+    other, others = (torch.rand(2, m + 1, generator=rng, dtype=torch.float64).sort(-1).values for _ in range(2))
+    got = blurred_interlevel_loss(edges, cdfs, other, others, blur, eps=0.1)
+    packs = pack_counts(torch.full((2,), n + 1)), pack_counts(torch.full((2,), m + 1))
+    flat = blurred_interlevel_loss(
+        edges.flatten(), cdfs.flatten(), other.flatten(), others.flatten(), blur, packs=packs, eps=0.1
+    )
+    assert torch.equal(flat.reshape(2, m), got)
+    single = blurred_interlevel_loss(*(x.float() for x in (edges, cdfs, other, others)), blur, eps=0.1)
+    assert torch.allclose(single.double(), got, atol=1e-4)
+    for r in range(2):
+        want = brute_force_blurred_loss(*(x[r].tolist() for x in (edges, cdfs, other, others)), blur, 0.1)
+        assert got[r].tolist() == pytest.approx(want, abs=2e-3)
+
+
+def test_packed_blurred_interlevel_loss_passes_gradcheck() -> None:
+    edges, cdfs, pack = ragged(1, 8, 7, torch.float64)
+    other, others, other_pack = ragged(2, 8, 9, torch.float64)
+
+    def run(c: Tensor, o: Tensor) -> Tensor:
+        return blurred_interlevel_loss(edges, c, other, o, 0.2, packs=(pack, other_pack), eps=0.1)
+
+    leaves = [cdfs.requires_grad_(), others.requires_grad_()]
+    assert run(*leaves).shape == (int((other_pack.count - 1).clamp_min(0).sum()),)
+    assert torch.autograd.gradcheck(run, leaves)
+    none = pack_counts(torch.zeros(8, dtype=torch.int64))
+    bare = blurred_interlevel_loss(edges[:0], cdfs[:0], other, others, 0.2, packs=(none, other_pack))
+    assert not bool(bare.any()), "no proposal is too small for a ray without weights"
+
+
+def test_blurred_interlevel_loss_is_continuous_in_the_final_edges() -> None:
+    """The histogram bound jumps when an edge passes that of a proposal; the blurred loss does not."""
+    proposal = torch.tensor([0.0, 0.5, 1.0]).double(), torch.tensor([0.0, 0.1, 1.0]).double()
+    cdfs = torch.tensor([0.0, 1.0]).double()
+    at = [torch.tensor([0.2, x]).double() for x in (0.499999, 0.500001)]
+    before, behind = (float(interlevel_loss(edges, cdfs, *proposal).sum()) for edges in at)
+    assert abs(before - behind) > 0.5
+    before, behind = (float(blurred_interlevel_loss(edges, cdfs, *proposal, 0.03).sum()) for edges in at)
+    assert before == pytest.approx(behind, rel=1e-3)
+    with pytest.raises(ConfigError, match="`blur` must be above 0 and finite, got 0"):
+        blurred_interlevel_loss(at[0], cdfs, *proposal, 0.0)
+
+
+def test_open_end_leaves_the_rest_of_the_transmittance_to_no_interval() -> None:
+    density, edges = torch.full((1, 3), math.log(2.0)), torch.arange(4.0)[None]
+    found = density_cdf(density, edges[:, :-1], edges[:, 1:], opaque_end=False)
+    assert found[0].tolist() == pytest.approx([0, 0.5, 0.75, 0.875])
+    span = RaySpan(torch.ones(2), torch.full((2,), 5.0), spacing="uniform")
+
+    def faint(t_starts: Tensor, t_ends: Tensor) -> Tensor:
+        return 1e-3 * bump(t_starts, t_ends)
+
+    closed, opened = (propose([(faint, 64)], 32, span, opaque_end=end).edges for end in (True, False))
+    near_the_end, near_the_peak = (closed > 0.95).float().mean(), ((opened - 0.5).abs() < 0.1).float().mean()
+    assert float(near_the_end) > 0.8
+    assert float(near_the_peak) > 0.8
+
+
+def test_propose_and_the_estimator_place_the_same_intervals() -> None:
+    span = RaySpan(torch.full((3,), 1.0), 5.0)
+    draws = torch.rand(3, 3)
+    found = propose([(bump, 16), (bump, 12)], 9, span, stratified=draws, requires_grad=True, exponent=0.5)
+    estimator = ProposalEstimator()
+    got = estimator.sample([bump, bump], [16, 12], 9, span, stratified=draws, requires_grad=True, exponent=0.5)
+    t = span.distances(found.edges)
+    assert torch.equal(got.t_starts, t[:, :-1])
+    assert estimator.pending is not None
+    assert all(torch.equal(a.cdfs, b.cdfs) for a, b in zip(found.levels, estimator.pending[0], strict=True))
+    with pytest.raises(ConfigError, match="near or far of the `span` must be a tensor"):
+        propose([(bump, 16)], 9, RaySpan(1.0, 5.0, 3))
 
 
 def test_proposal_gate_opens_less_often_over_time() -> None:

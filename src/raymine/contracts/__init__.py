@@ -14,6 +14,8 @@ is camera-to-world with x right, y up, z backward (see `raymine.cameras`, which 
 lie ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by distance.
 """
 
+from .parts import DensityConfig as DensityConfig
+from .parts import DensityField as DensityField
 from .parts import EstimatesMemory as EstimatesMemory
 from .parts import Field as Field
 from .parts import FieldConfig as FieldConfig
@@ -40,6 +42,7 @@ from .records import FieldInput as FieldInput
 from .records import FieldOutput as FieldOutput
 from .records import LossReport as LossReport
 from .records import Rays as Rays
+from .records import RayScale as RayScale
 from .records import Rendered as Rendered
 from .records import Round as Round
 from .records import Rounds as Rounds

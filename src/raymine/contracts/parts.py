@@ -83,6 +83,14 @@ class Field(Protocol):
         ...
 
 
+class DensityField(Protocol):
+    """A module that has density alone, such as a proposal network. Every `Field` is one too."""
+
+    def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        """[n, 3] world positions, [n] times -> [n] density before activation. Differentiable in the parameters."""
+        ...
+
+
 @runtime_checkable
 class HasActivations(Protocol):
     """A field with activations of its own for density and colour."""
@@ -91,7 +99,7 @@ class HasActivations(Protocol):
     def activations(self) -> Activations: ...
 
 
-def activations_of(field: Field) -> Activations:
+def activations_of(field: DensityField) -> Activations:
     """The activations of a field: its own, or exp(x - 1) for density and sigmoid for colour."""
     return field.activations if isinstance(field, HasActivations) else NGP
 
@@ -215,6 +223,14 @@ class FieldConfig(Protocol):
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> Field:
         """A new field, which is an `nn.Module`, on `device`; its initial parameters are a function of the seed."""
+        ...
+
+
+class DensityConfig(Protocol):
+    """A frozen dataclass that builds a `DensityField`. Every `FieldConfig` is one too."""
+
+    def build(self, bounds: Bounds, seed: int, device: torch.device) -> DensityField:
+        """A new `nn.Module` on `device`; its initial parameters are a function of the seed."""
         ...
 
 

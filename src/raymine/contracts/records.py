@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -48,16 +49,26 @@ class Rays:
         )
 
 
+class RayScale(Protocol):
+    """A normalised distance s in 0..1 along each ray of a batch, in which a sampler spaces its samples."""
+
+    def normalised(self, t: Tensor, ray: Tensor) -> Tensor:
+        """Distances t [B] on the rays with indices `ray` [B] int64 -> s [B]; it ascends along a ray."""
+        ...
+
+
 @dataclass(frozen=True)
 class Round:
     """An earlier round (proposal level) of a sampler: its samples and what was computed there, with a graph.
 
     weights [B]: rendering weights. colour [B, 3]: after activation, or None if the round computes no colour.
+    scale: the normalised distance of the sampler, for loss terms that measure lengths in it; None if it has none.
     """
 
     samples: Samples
     weights: Tensor
     colour: Tensor | None = None
+    scale: RayScale | None = None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 torch divides a large array evenly among its threads. Results then follow the number of threads in three cases:
 
     a sum over all elements    adds one partial sum per thread
-    sigmoid                    evaluates the last few elements of each thread's share by another routine
+    sigmoid, powers            evaluate the last few elements of each thread's share by another routine
     a matrix product           is up to the BLAS library; MKL splits long sums on Intel processors
 
-`total`, `mean` and `sigmoid` divide the array into pieces of a fixed size instead. For matrix products, a run keeps the
-number of threads that it began with (`using_threads`); with `MKL_CBWR=AUTO,STRICT` in the environment MKL's products do
-not depend on it either. `tests/step/test_threads.py` runs each torch function of a training step with several numbers
-of threads. The Numba kernels do not depend on it.
+`total`, `mean`, `sigmoid` and `power` divide the array into pieces of a fixed size instead. For matrix products, a run
+keeps the number of threads that it began with (`using_threads`); with `MKL_CBWR=AUTO,STRICT` in the environment most of
+MKL's products do not depend on it either. `tests/kernels/test_threads.py` runs each torch function of a training step
+with several numbers of threads. The Numba kernels do not depend on it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,13 @@ def sigmoid(values: Tensor) -> Tensor:
     if values.device.type != "cpu" or values.numel() <= _PIECE:
         return torch.sigmoid(values)
     return torch.cat([torch.sigmoid(piece) for piece in values.reshape(-1).split(_PIECE)]).view(values.shape)
+
+
+def power(values: Tensor, exponent: float) -> Tensor:
+    """values ** exponent, elementwise. Differentiable."""
+    if values.device.type != "cpu" or values.numel() <= _PIECE:
+        return values**exponent
+    return torch.cat([piece**exponent for piece in values.reshape(-1).split(_PIECE)]).view(values.shape)
 
 
 @contextlib.contextmanager

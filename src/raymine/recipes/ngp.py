@@ -34,7 +34,7 @@ def _cpu(scene: Scene) -> TrainConfig:
     """Few levels with many features, narrow networks, small steps: the highest PSNR in a minute (docs/LOG.md)."""
     unbounded = scene.bounds.unbounded
     side, pixel = _box_side(scene), _pixel_footprint(scene)
-    grid = _grid(scene, levels=8, features=4, log2_entries=17, most=2048)
+    grid = hash_grid(scene, levels=8, features=4, log2_entries=17, most=2048)
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=32),
         sampler=OccupancyConfig(
@@ -64,7 +64,7 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     bounded scene, where all samples have the same length, samples of at most two thirds of the finest cell.
     """
     unbounded = scene.bounds.unbounded
-    grid = _grid(scene, levels=12 if large else 8, features=4, log2_entries=20, most=4096)
+    grid = hash_grid(scene, levels=12 if large else 8, features=4, log2_entries=20, most=4096)
     steps = max(600.0, 1.5 * grid.finest) if large and not unbounded else 600.0
     return TrainConfig(
         field=HashFieldConfig(grid=grid, width=128 if large else 64),
@@ -86,7 +86,7 @@ def _cuda(scene: Scene, large: bool = False) -> TrainConfig:
     )
 
 
-def _grid(scene: Scene, levels: int, features: int, log2_entries: int, most: int) -> GridSpec:
+def hash_grid(scene: Scene, levels: int, features: int, log2_entries: int, most: int) -> GridSpec:
     """Resolutions from 32 vertices per side (16 if space is contracted) to about one vertex per pixel, at most `most`.
 
     Coarser levels are more useful as additional levels in between, and finer ones overfit views (docs/LOG.md).

@@ -9,6 +9,7 @@ from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.ngp import ngp, ngp_large
+from raymine.recipes.proposal import proposal
 from raymine.recipes.vanilla import vanilla
 from raymine.step import TrainConfig
 
@@ -18,7 +19,7 @@ Recipe = Callable[[Scene, str], TrainConfig]
 AnyRecipe: TypeAlias = str | Recipe | TrainConfig
 """A registered name, `package.module:function`, a recipe function, or a complete config."""
 
-RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large, "vanilla": vanilla}
+RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large, "proposal": proposal, "vanilla": vanilla}
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
 DEFAULT = "ngp"

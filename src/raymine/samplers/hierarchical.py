@@ -11,7 +11,7 @@ there (Mildenhall et al., 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,24 +22,20 @@ from raymine.contracts import (
     EstimatesMemory,
     Field,
     FieldConfig,
-    FieldInput,
     Memory,
     Rays,
     Round,
     Rounds,
-    Samples,
     activations_of,
 )
 from raymine.errors import ConfigError
 from raymine.kernels.philox.op import Stream
-from raymine.toolkit.boxes import intersect
+from raymine.samplers.intervals import Intervals, in_pieces, limits, midpoints, packed
 from raymine.toolkit.importance import importance_samples
 from raymine.toolkit.volume import weights_from_density
 
 _FLOOR = 1e-3
 """What every interval has of the distribution, as a share of an even one, so that nothing is never looked at."""
-_PIECE = 1 << 16
-"""Points that the coarse network is asked about at a time where it keeps no graph."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,6 @@ class HierarchicalConfig:
         return Memory(own.fixed, own.per_sample * self.coarse // (self.coarse + self.fine))
 
 
-class _Intervals(NamedTuple):
-    """edges [h, n + 1] of the rays that have samples, and which rays these are: hit [h] int64."""
-
-    edges: Tensor
-    hit: Tensor
-
-
 class HierarchicalSampler(nn.Module):
     """See the module. Its only state is the coarse network."""
 
@@ -91,39 +80,36 @@ class HierarchicalSampler(nn.Module):
         network = cast("Field", self.network)
         activations = activations_of(network)
         starts, ends = intervals.edges[:, :-1], intervals.edges[:, 1:]
-        query = _points(rays, intervals)
+        query = midpoints(rays, intervals)
         earlier: tuple[Round, ...] = ()
         if draws is None:
             with torch.no_grad():
-                pieces = [network.density(part, time) for part, time in _split(query)]
+                pieces = [network.density(part, time) for part, time in in_pieces(query)]
             density = activations.density(torch.cat(pieces)) if pieces else starts.new_zeros(0)
             weights = weights_from_density(starts, ends, density.view_as(starts)).weights
         else:
             output = network.forward(query)
             weights = weights_from_density(starts, ends, activations.density(output.density).view_as(starts)).weights
             colour = activations.colour(output.colour)
-            earlier = (Round(_pack(intervals, len(rays)), weights.flatten(), colour),)
-        return Rounds(_pack(self._fine_edges(intervals, weights.detach(), draws), len(rays)), earlier)
+            earlier = (Round(packed(intervals, len(rays)), weights.flatten(), colour),)
+        return Rounds(packed(self._fine_edges(intervals, weights.detach(), draws), len(rays)), earlier)
 
-    def _coarse_edges(self, rays: Rays, draws: Draws | None) -> _Intervals:
+    def _coarse_edges(self, rays: Rays, draws: Draws | None) -> Intervals:
         """Evenly spread between near and far in distance, or in inverse distance where the scene has no bounds."""
-        near, far = rays.near, rays.far
-        if not self.bounds.unbounded:
-            crossing = intersect(rays.origins, rays.directions, self.box[None])
-            near, far = torch.maximum(near, crossing.t_near[:, 0]), torch.minimum(far, crossing.t_far[:, 0])
-        hit = ((near < far) & far.isfinite()).nonzero()[:, 0]
-        near, far = near[hit, None], far[hit, None]
+        ends = limits(rays, None if self.bounds.unbounded else self.box)
+        hit = ends.hit()
+        near, far = ends.near[hit, None], ends.far[hit, None]
         share = torch.linspace(0.0, 1.0, self.config.coarse + 1, device=near.device).expand(len(hit), -1)
         if draws is not None:
             # Inner edges move within half a step to either side; the ends stay.
             shift = (draws.uniform(Stream.JITTER, (len(rays), self.config.coarse - 1))[hit] - 0.5) / self.config.coarse
             share = torch.cat((share[:, :1], share[:, 1:-1] + shift, share[:, -1:]), 1)
         if self.bounds.unbounded:
-            return _Intervals(1.0 / torch.lerp(1.0 / near, 1.0 / far, share), hit)
-        return _Intervals(torch.lerp(near, far, share), hit)
+            return Intervals(1.0 / torch.lerp(1.0 / near, 1.0 / far, share), hit)
+        return Intervals(torch.lerp(near, far, share), hit)
 
     @torch.no_grad()
-    def _fine_edges(self, coarse: _Intervals, weights: Tensor, draws: Draws | None) -> _Intervals:
+    def _fine_edges(self, coarse: Intervals, weights: Tensor, draws: Draws | None) -> Intervals:
         """The coarse edges and points drawn by the weights [h, n], sorted."""
         mass = torch.nan_to_num(weights) + _FLOOR / weights.shape[1]
         cdf = torch.cat((torch.zeros_like(mass[:, :1]), mass.cumsum(1)), 1)
@@ -132,32 +118,4 @@ class HierarchicalSampler(nn.Module):
             rays = int(coarse.hit[-1]) + 1 if len(coarse.hit) else 0
             offset = draws.uniform(Stream.ROUND, (rays,))[coarse.hit]
         points = importance_samples(coarse.edges, cdf, self.config.fine, stratified=offset).samples
-        return _Intervals(torch.cat((coarse.edges, points), 1).sort(1).values, coarse.hit)
-
-
-def _points(rays: Rays, intervals: _Intervals) -> FieldInput:
-    """The midpoints of all intervals, ray by ray, [h * n]."""
-    middle = (intervals.edges[:, :-1] + intervals.edges[:, 1:]) * 0.5
-    n = middle.shape[1]
-    directions = rays.directions[intervals.hit].repeat_interleave(n, 0)
-    origins = rays.origins[intervals.hit].repeat_interleave(n, 0)
-    time = None if rays.time is None else rays.time[intervals.hit].repeat_interleave(n)
-    return FieldInput(torch.addcmul(origins, directions, middle.reshape(-1, 1)), directions, time)
-
-
-def _split(query: FieldInput) -> list[tuple[Tensor, Tensor | None]]:
-    """Positions and times, `_PIECE` at a time."""
-    starts = range(0, len(query.positions), _PIECE)
-    times = query.time
-    return [(query.positions[i : i + _PIECE], None if times is None else times[i : i + _PIECE]) for i in starts]
-
-
-def _pack(intervals: _Intervals, rays: int) -> Samples:
-    """Intervals as packed samples of `rays` rays; those that were not hit have none."""
-    edges, hit = intervals
-    n = edges.shape[1] - 1
-    count = torch.zeros(rays, dtype=torch.int64, device=edges.device)
-    count[hit] = n
-    return Samples(
-        edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1), hit.repeat_interleave(n), count.cumsum(0) - count, count
-    )
+        return Intervals(torch.cat((coarse.edges, points), 1).sort(1).values, coarse.hit)

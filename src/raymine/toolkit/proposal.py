@@ -6,106 +6,32 @@ is evaluated on the current intervals. The CDF of its weights determines the nex
 
     CDF at edge i = 1 - T_i,   T_i = exp(-sum of sigma_j d_j over j < i),   and 1 at the last edge
 
-So the transmittance that is left at the end of the ray counts for the last interval. `interlevel_loss` compares the
-weights of the final intervals with the proposals, and penalises proposals whose weights are too small.
+So the transmittance that is left at the end of the ray counts for the last interval; with `opaque_end=False` it counts
+for none, and the CDF ends at 1 - T_n. `propose` does all rounds. `interlevel_loss` and `blurred_interlevel_loss`
+compare the weights of the final intervals with the proposals, and penalise proposals whose weights are too small.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import checks
+from raymine.kernels.threads import power
 from raymine.toolkit.importance import importance_samples, searchsorted
-from raymine.toolkit.pack import Pack
+from raymine.toolkit.pack import Pack, pack_counts
+from raymine.toolkit.scan import running_sum
+from raymine.toolkit.spans import NEAREST as NEAREST
+from raymine.toolkit.spans import RaySpan as RaySpan
 
 DensityFn = Callable[[Tensor, Tensor], Tensor]
 """t_starts, t_ends [R, n] -> densities [R, n] >= 0, after activation."""
-
-NEAREST = 1e-6
-"""Smallest near / far with lindisp, where near = 0 would have an infinite disparity."""
-
-
-@dataclass(frozen=True)
-class RaySpan:
-    """Where rays begin and end, and how s in 0..1 maps to distance.
-
-    near, far: distances: a number for all rays (then `n_rays` is needed), or [R] per ray.
-    spacing: "uniform" is linear in distance, t = (1 - s) near + s far. "lindisp" is linear in disparity,
-        1/t = (1 - s)/near + s/far; a `near` [R] below NEAREST * far is raised to that.
-
-    A ray is a miss if near or far is not finite, if far <= near, or with lindisp if far <= 0. All samples of such a ray
-    have length 0 and lie at `near`, or at 0 if that is not finite.
-    """
-
-    near: float | Tensor
-    far: float | Tensor
-    n_rays: int | None = None
-    spacing: Literal["uniform", "lindisp"] = "lindisp"
-
-    def __post_init__(self) -> None:
-        if self.spacing not in ("uniform", "lindisp"):
-            raise ConfigError(f"`spacing` must be uniform or lindisp, got {self.spacing!r}.")
-        tensors = {name: value for name, value in (("near", self.near), ("far", self.far)) if isinstance(value, Tensor)}
-        if tensors:
-            checks.numeric(**tensors)
-        rays = self.rays
-        for name, value in (("near", self.near), ("far", self.far)):
-            if isinstance(value, Tensor):
-                if tuple(value.shape) != (rays,):
-                    raise ConfigError(f"`{name}` must be a number or of shape [{rays}], got {list(value.shape)}.")
-            elif not math.isfinite(value):
-                raise ConfigError(f"`{name}` must be finite, got {value}. With lindisp a far of 1e6 is as good.")
-        if not isinstance(self.near, Tensor):
-            if self.spacing == "lindisp" and self.near <= 0:
-                raise ConfigError(f"`near` must be positive with lindisp, got {self.near}. Raise it, or use uniform.")
-            if not isinstance(self.far, Tensor) and self.far <= self.near:
-                raise ConfigError(f"`far` must be beyond `near`, got near {self.near} and far {self.far}.")
-
-    @property
-    def rays(self) -> int:
-        """The number of rays, R."""
-        for value in (self.near, self.far):
-            if isinstance(value, Tensor):
-                if value.ndim != 1 or self.n_rays not in (None, value.shape[0]):
-                    raise ConfigError(f"near and far must be of shape [R] with R = n_rays, got {list(value.shape)}.")
-                return value.shape[0]
-        if self.n_rays is None or not 0 <= self.n_rays < 2**31:
-            raise ConfigError(f"`n_rays` must be given when near and far are numbers, got {self.n_rays}.")
-        return self.n_rays
-
-    def distances(self, s: Tensor) -> Tensor:
-        """s [R, n] in 0..1 -> distances [R, n]. Differentiable."""
-        checks.reals(s=s)
-        if s.ndim != 2 or s.shape[0] != self.rays:
-            raise ConfigError(f"`s` must have shape [{self.rays}, n], got {list(s.shape)}.")
-        for part in (self.near, self.far):
-            checks.together(s=s, near=part if isinstance(part, Tensor) else None)
-        kind = s.dtype
-        # In half precision, a distance above 65504 would become infinite, and the ray a miss.
-        work = torch.promote_types(kind, torch.float32)
-        near, far = (
-            (x.to(work) if isinstance(x, Tensor) else torch.full((), x, dtype=work, device=s.device))
-            for x in (self.near, self.far)
-        )
-        s = s.to(work)
-        near, far = torch.broadcast_tensors(near, far)
-        hit = (near < far) & torch.isfinite(near) & torch.isfinite(far)
-        if self.spacing == "lindisp":
-            hit = hit & (far > 0)
-        # Misses are computed with the dummy span 1..2: infinite intermediate values would make gradients NaN.
-        low, high = (torch.where(hit, x, other)[..., None] for x, other in ((near, 1.0), (far, 2.0)))
-        if self.spacing == "uniform":
-            t = low * (1 - s) + high * s
-        else:
-            t = 1 / (s / high + (1 - s) / torch.maximum(low, NEAREST * high))
-        return torch.where(hit[..., None], t, torch.where(torch.isfinite(near), near, 0.0)[..., None]).to(kind)
 
 
 class Intervals(NamedTuple):
@@ -120,6 +46,50 @@ class Level(NamedTuple):
 
     edges: Tensor
     cdfs: Tensor
+
+
+class Proposals(NamedTuple):
+    """edges [R, n + 1]: the final edges in s, without a graph. levels: the proposal of each round."""
+
+    edges: Tensor
+    levels: list[Level]
+
+
+@torch.no_grad()
+def propose(
+    rounds: Sequence[tuple[DensityFn, int]],
+    final_samples: int,
+    span: RaySpan,
+    *,
+    stratified: bool | Tensor = False,
+    requires_grad: bool = False,
+    exponent: float = 1.0,
+    opaque_end: bool = True,
+) -> Proposals:
+    """Place intervals coarse to fine: each round evaluates a density function, the next is resampled from its weights.
+
+    rounds: the density function of each round, and its number of intervals per ray. span: near or far must be a tensor.
+    stratified: as in `importance_samples`; a tensor has shape [len(rounds) + 1, R].
+    requires_grad: whether densities are computed with a graph; then the CDFs of the levels have it too.
+    exponent: weights are raised to this power before resampling (see `anneal_exponent`).
+    opaque_end: as in `density_cdf`.
+    """
+    near = span.near if isinstance(span.near, Tensor) else span.far
+    if not isinstance(near, Tensor):
+        raise ConfigError("near or far of the `span` must be a tensor, whose device is that of the result.")
+    edges = cdfs = torch.linspace(0, 1, 2, device=near.device).expand(span.rays, 2)
+    offsets = _offsets(stratified, len(rounds) + 1, span.rays)
+    levels = []
+    for (density_fn, n), offset in zip(rounds, offsets, strict=False):
+        edges = importance_samples(edges, sharpened(cdfs, exponent), n, stratified=offset).edges
+        t = span.distances(edges)
+        with torch.set_grad_enabled(requires_grad):
+            densities = density_fn(t[:, :-1], t[:, 1:])
+            check_densities(densities, t[:, 1:])
+            cdfs = density_cdf(densities, t[:, :-1], t[:, 1:], opaque_end=opaque_end)
+        levels.append(Level(edges, cdfs))
+    edges = importance_samples(edges, sharpened(cdfs, exponent), final_samples, stratified=offsets[-1]).edges
+    return Proposals(edges, levels)
 
 
 class ProposalEstimator(torch.nn.Module):
@@ -164,20 +134,12 @@ class ProposalEstimator(torch.nn.Module):
             raise ConfigError(
                 f"`proposal_samples` must have one number per density, {len(density_fns)}, got {len(proposal_samples)}."
             )
-        near = span.near if isinstance(span.near, Tensor) else span.far
-        device = near.device if isinstance(near, Tensor) else self._place.device
-        edges = cdfs = torch.linspace(0, 1, 2, device=device).expand(span.rays, 2)
-        offsets = self._offsets(stratified, len(density_fns) + 1, span.rays)
-        levels = []
-        for density_fn, n, offset in zip(density_fns, proposal_samples, offsets, strict=False):
-            edges = importance_samples(edges, sharpened(cdfs, exponent), n, stratified=offset).edges
-            t = span.distances(edges)
-            with torch.set_grad_enabled(requires_grad):
-                densities = density_fn(t[:, :-1], t[:, 1:])
-                check_densities(densities, t[:, 1:])
-                cdfs = density_cdf(densities, t[:, :-1], t[:, 1:])
-            levels.append(Level(edges, cdfs))
-        edges = importance_samples(edges, sharpened(cdfs, exponent), final_samples, stratified=offsets[-1]).edges
+        if not (isinstance(span.near, Tensor) or isinstance(span.far, Tensor)):
+            span = replace(span, near=torch.full((span.rays,), span.near, device=self._place.device))
+        rounds = list(zip(density_fns, proposal_samples, strict=True))
+        edges, levels = propose(
+            rounds, final_samples, span, stratified=stratified, requires_grad=requires_grad, exponent=exponent
+        )
         if requires_grad:
             self.pending = levels, edges
         t = span.distances(edges)
@@ -233,13 +195,14 @@ class ProposalEstimator(torch.nn.Module):
             self.scheduler.step()
         return loss
 
-    @staticmethod
-    def _offsets(stratified: bool | Tensor, rounds: int, rays: int) -> Sequence[bool | Tensor]:
-        if not isinstance(stratified, Tensor):
-            return [stratified] * rounds
-        if tuple(stratified.shape) != (rounds, rays):
-            raise ConfigError(f"`stratified` must have shape {[rounds, rays]}, got {list(stratified.shape)}.")
-        return list(stratified.unbind(0))
+
+def _offsets(stratified: bool | Tensor, rounds: int, rays: int) -> Sequence[bool | Tensor]:
+    """`stratified` of each of `rounds` calls of `importance_samples`."""
+    if not isinstance(stratified, Tensor):
+        return [stratified] * rounds
+    if tuple(stratified.shape) != (rounds, rays):
+        raise ConfigError(f"`stratified` must have shape {[rounds, rays]}, got {list(stratified.shape)}.")
+    return list(stratified.unbind(0))
 
 
 def check_densities(densities: Tensor, ends: Tensor) -> None:
@@ -251,19 +214,23 @@ def check_densities(densities: Tensor, ends: Tensor) -> None:
     checks.reals(intervals=ends, density=densities)
 
 
-def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor) -> Tensor:
+def density_cdf(densities: Tensor, t_starts: Tensor, t_ends: Tensor, *, opaque_end: bool = True) -> Tensor:
     """densities, t_starts, t_ends [..., n] -> [..., n + 1]: the CDF of the weights at every edge. Differentiable.
 
-    An interval of length 0 has opacity 0 for any density; otherwise an infinite density has opacity 1. The CDF is 1 at
-    the last edge, so the last density is not used. A NaN density makes the CDF NaN at the edges behind it, except at
-    the last.
+    An interval of length 0 has opacity 0 for any density; otherwise an infinite density has opacity 1. A NaN density
+    makes the CDF NaN at the edges behind it.
+    opaque_end: the ray ends in something opaque. The CDF is then 1 at the last edge, even behind a NaN, and the last
+        density is not used. If False, the CDF at the last edge is the opacity of the ray.
     """
     checks.alike(densities=densities, t_starts=t_starts, t_ends=t_ends)
     length = t_ends - t_starts
     work = torch.promote_types(densities.dtype, torch.float32)
     optical = torch.where(length == 0, 0.0, densities.to(work)) * length
+    start = torch.zeros_like(optical[..., :1])
+    if not opaque_end:
+        return torch.cat((start, -torch.expm1(-optical.cumsum(-1))), -1)
     inner = -torch.expm1(-optical[..., :-1].cumsum(-1))
-    return torch.cat((torch.zeros_like(optical[..., :1]), inner, torch.ones_like(optical[..., :1])), -1)
+    return torch.cat((start, inner, torch.ones_like(start)), -1)
 
 
 def transmittance_cdf(transmittance: Tensor) -> Tensor:
@@ -286,7 +253,7 @@ def sharpened(cdfs: Tensor, exponent: float) -> Tensor:
     weights = cdfs.diff(dim=-1).clamp_min(0)
     # Weights are divided by the largest one first, so that a large exponent does not make all of them underflow.
     largest = weights.amax(-1, keepdim=True)
-    powers = (weights / largest) ** exponent
+    powers = power(weights / largest, exponent)
     total = powers.cumsum(-1)
     raised = torch.cat((torch.zeros_like(total[..., :1]), total / total[..., -1:]), -1)
     return torch.where(largest > 0, raised, cdfs)
@@ -336,12 +303,88 @@ def interlevel_loss(
         weights = cdfs.diff(dim=-1)
         outer = proposal_cdfs.gather(-1, found.right[..., 1:]) - proposal_cdfs.gather(-1, found.left[..., :-1])
     else:
-        ray = packs[0].ray_id(len(edges))
-        opens = (ray[1:] == ray[:-1]).nonzero()[:, 0]
+        opens = _opens(packs[0], len(edges))
         weights = cdfs[opens + 1] - cdfs[opens]
         padded = torch.cat((proposal_cdfs, proposal_cdfs.new_zeros(1)))
         outer = padded[found.right[opens + 1]] - padded[found.left[opens]]
     return (weights - outer).clamp_min(0).square() / (weights + eps)
+
+
+def blurred_interlevel_loss(
+    edges: Tensor,
+    cdfs: Tensor,
+    proposal_edges: Tensor,
+    proposal_cdfs: Tensor,
+    blur: float,
+    *,
+    packs: tuple[Pack, Pack] | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Per interval of the proposal with weight p, how far p is below the final weights, blurred (Zip-NeRF):
+
+        max(0, w - p)^2 / (p + eps),   w = B(end) - B(start),   B(x) = (I(x + blur) - I(x - blur)) / (2 blur)
+
+    I is the integral of the final CDF, which is linear between edges, 0 before them and constant behind them. So B is
+    the CDF of the final weights after a convolution with a box of half-width `blur`, and the loss is a smooth function
+    of where the final edges lie. Layouts as in `interlevel_loss`, but the result has one value for each interval of the
+    proposal: [..., m] batched. Differentiable in both CDFs; detach `cdfs` to train the proposal only.
+    """
+    checks.alike(edges=edges, cdfs=cdfs)
+    checks.alike(proposal_edges=proposal_edges, proposal_cdfs=proposal_cdfs)
+    checks.reals(edges=edges, proposal_edges=proposal_edges)
+    checks.numbers(eps=eps, blur=blur)
+    if not 0 < blur < math.inf:
+        raise ConfigError(f"`blur` must be above 0 and finite, got {blur}. For no blur, use interlevel_loss.")
+    if packs is None:
+        shape = proposal_edges.shape
+        if not 1 <= edges.ndim == len(shape) or edges.shape[:-1] != shape[:-1] or not (edges.shape[-1] and shape[-1]):
+            raise ConfigError(
+                f"`edges` and `proposal_edges` must agree in all but the last axis and have at least one edge per ray, "
+                f"got {list(edges.shape)} and {list(shape)}."
+            )
+        own, other = (
+            pack_counts(torch.full((part.shape[:-1].numel(),), part.shape[-1], device=part.device))
+            for part in (edges, proposal_edges)
+        )
+        edges, cdfs, proposal_edges, proposal_cdfs = (
+            part.reshape(-1) for part in (edges, cdfs, proposal_edges, proposal_cdfs)
+        )
+        found = blurred_interlevel_loss(edges, cdfs, proposal_edges, proposal_cdfs, blur, packs=(own, other), eps=eps)
+        return found.reshape(*shape[:-1], shape[-1] - 1)
+    kind = torch.promote_types(cdfs.dtype, proposal_cdfs.dtype)
+    # The difference of two nearby integrals is divided by a small width, which float32 does not have the digits for.
+    places, half = proposal_edges.double(), float(blur)
+    outer, inner = (_integral(edges.double(), cdfs.double(), places + d, packs) for d in (half, -half))
+    blurred = (outer - inner) / (2 * half)
+    opens = _opens(packs[1], len(proposal_edges))
+    weights = (blurred[opens + 1] - blurred[opens]).to(kind)
+    own_weights = proposal_cdfs[opens + 1] - proposal_cdfs[opens]
+    return (weights - own_weights).clamp_min(0).square() / (own_weights + eps)
+
+
+def _integral(edges: Tensor, cdfs: Tensor, x: Tensor, packs: tuple[Pack, Pack]) -> Tensor:
+    """The integral up to x [V] of the CDF of packed rays, which is linear between edges [S] and begins with 0."""
+    found = searchsorted(edges, x, packs)
+    pack = Pack(*checks.pack(*packs[0], len(edges), edges.device))
+    ray = pack.ray_id(len(edges))
+    cdfs = cdfs - cdfs[pack.first[ray]]
+    same = (ray[1:] == ray[:-1]).to(edges.dtype)
+    area = torch.cat((edges.new_zeros(min(len(edges), 1)), (cdfs[1:] + cdfs[:-1]) * 0.5 * edges.diff() * same))
+    area = running_sum(area, pack)
+    # Index -1, of a ray without edges, reads the appended 0.
+    edges, cdfs, area = (torch.cat((part, part.new_zeros(1))) for part in (edges, cdfs, area))
+    left, right = found
+    start, length = edges[left], edges[right] - edges[left]
+    inside = torch.minimum((x - start).clamp_min(0), length)
+    slope = (cdfs[right] - cdfs[left]) / torch.where(length > 0, length, 1.0)
+    beyond = (x - edges[right]).clamp_min(0) * cdfs[right]
+    return area[left] + inside * (cdfs[left] + 0.5 * slope * inside) + beyond
+
+
+def _opens(pack: Pack, n: int) -> Tensor:
+    """The indices of the edges [n] of packed rays at which an interval begins: all but the last of each ray."""
+    ray = pack.ray_id(n)
+    return (ray[1:] == ray[:-1]).nonzero()[:, 0]
 
 
 class ProposalGate:
