@@ -43,7 +43,7 @@ from raymine.experiment import (
 from raymine.experiment import train as train_request
 from raymine.export import View as View
 from raymine.export import novel_camera, render_view, with_fov
-from raymine.recipes import DEFAULT, AnyRecipe
+from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import policy_overrides
 from raymine.scenes.bank import open_bank
 
@@ -55,7 +55,7 @@ Which = Literal["latest", "best"]
 
 def train(
     scene: str | Path,
-    recipe: AnyRecipe = DEFAULT,
+    recipe: AnyRecipe = AUTO,
     *,
     steps: int | None = None,
     seconds: float | None = None,
@@ -76,6 +76,7 @@ def train(
 
     scene: a scene folder, or "builtin".
     recipe: a registered name, "package.module:function", a function (scene, device) -> TrainConfig, or a TrainConfig.
+        "auto" takes the one that suits the scene.
     steps, seconds: the limit of the run; give at most one. Without either, the recipe's own number of steps is the
         limit. `seconds` counts training steps only, not loading, compiling or evaluating.
     out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`.

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,10 @@ def configs(value: Any) -> Iterator[Any]:
 
 def float_fields() -> list[Any]:
     """Each field of type `float` in the configs of all recipes, with a config to change."""
-    trained = [recipes.build(name, SCENE, device) for name in recipes.RECIPES for device in ("cpu", "cuda")]
+    scenes = {"unbounded": replace(SCENE, bounds=replace(SCENE.bounds, levels=2))}
+    trained = [
+        recipes.build(name, scenes.get(name, SCENE), device) for name in recipes.RECIPES for device in ("cpu", "cuda")
+    ]
     run = RunConfig("builtin", "ngp", TrainConfig(), max_seconds=1.0)
     found = {
         (type(config), field.name): config

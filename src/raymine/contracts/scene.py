@@ -96,6 +96,14 @@ class Scene:
         """Indices into `frames` of one split, in file order."""
         return tuple(i for i, f in enumerate(self.frames) if f.split == split)
 
+    def reaching(self, levels: int) -> Scene:
+        """The scene with at least this many nested boxes, where it is unbounded; rays reach as far as the largest."""
+        bounds = self.bounds
+        if not bounds.unbounded or levels <= bounds.levels:
+            return self
+        outer = max(b - a for a, b in zip(bounds.low, bounds.high, strict=True)) * 2.0 ** (levels - 2)
+        return replace(self, bounds=replace(bounds, levels=levels, far=max(bounds.far, 4 * outer)))
+
     @property
     def scale(self) -> float:
         """Normalised units per unit of the scene's own world. Divide a depth by it to get one in your own units."""

@@ -96,6 +96,7 @@ def load_run(
             f"The scene {config.scene} has changed since {run_folder} was trained: other frames, poses or cameras.",
             hint="Put the scene back as it was, or train a new run.",
         )
+    scene = scene.reaching(config.train.levels)
     # Building the state needs the bounds of the scene, but no pixels.
     data = TrainData(CameraRig(scene, (), target), _NoImages(), scene.bounds, scene.background)
     # Nor does it need the state of the pixel sampler.

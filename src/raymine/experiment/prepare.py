@@ -85,10 +85,15 @@ def resolve_device(name: str) -> torch.device:
 def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
     """Load the scene and build the config. If the request has no limit, that of `stored`, a resumed run, is used."""
     device = resolve_device(request.device)
-    recipes.find(request.recipe)
+    if request.recipe != recipes.AUTO:
+        recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
+    digest = scene_digest(scene)
+    if request.recipe == recipes.AUTO:
+        request, scene = _with_recipe(request, scene, stored)
     name = recipes.name_of(request.recipe)
     base, train = _configure(request, scene, device)
+    scene = scene.reaching(train.levels)
     if scene.dynamic and not getattr(train.field, "dynamic", False):
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
@@ -126,7 +131,17 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         max_seconds=max_seconds,
         schedule=_schedule(request, device, steps, max_seconds),
     )
-    return Prepared(scene, scene_digest(scene), config, device)
+    return Prepared(scene, digest, config, device)
+
+
+def _with_recipe(request: TrainRequest, scene: Scene, stored: RunConfig | None) -> tuple[TrainRequest, Scene]:
+    """A request for the recipe that suits the scene, or for that of a resumed run; and the scene with the decision."""
+    if stored is not None and (stored.recipe in recipes.names() or ":" in stored.recipe):
+        return replace(request, recipe=stored.recipe), scene
+    name, reason = recipes.chosen_for(scene)
+    return replace(request, recipe=name), replace(
+        scene, decisions=(*scene.decisions, f"Recipe: {name}, since {reason}.")
+    )
 
 
 def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tuple[TrainConfig, TrainConfig]:

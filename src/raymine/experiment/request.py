@@ -11,7 +11,7 @@ from raymine.config import require_seconds, require_steps
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
-from raymine.recipes import DEFAULT, AnyRecipe, packages_of
+from raymine.recipes import AUTO, AnyRecipe, packages_of
 
 from .horizon import Replay
 
@@ -24,7 +24,7 @@ class TrainRequest:
 
     scene: a scene folder, or "builtin".
     recipe: a registered name, `package.module:function` (which is then imported), a function (scene, device) ->
-        TrainConfig, or a TrainConfig.
+        TrainConfig, or a TrainConfig. "auto" is the recipe of a resumed run, or the one that suits the scene.
     out: the run folder; None uses the next free `<runs_root>/<scene>-<recipe>-<n>`.
     resume: continue the run in `out`.
     steps, max_seconds: the limit; give at most one. Without either, the recipe's own number of steps is the limit.
@@ -41,7 +41,7 @@ class TrainRequest:
     """
 
     scene: str | Path
-    recipe: AnyRecipe = DEFAULT
+    recipe: AnyRecipe = AUTO
     out: Path | None = None
     resume: bool = False
     steps: int | None = None

@@ -68,7 +68,8 @@ def train(
         if resuming and request.out is not None:
             run = stack.enter_context(RunDir.open_locked(request.out))
             # Import the recipe before the stored config is read, which may use classes of the recipe's package.
-            recipes.find(request.recipe)
+            if request.recipe != recipes.AUTO:
+                recipes.find(request.recipe)
             with allowing(request.packages):
                 stored = run.read_config()
             with watch.stage("scene"):

@@ -1,11 +1,12 @@
 """Recipes: functions that return a complete training config for a scene on a device."""
 
+from .registry import AUTO as AUTO
 from .registry import CUSTOM as CUSTOM
-from .registry import DEFAULT as DEFAULT
 from .registry import RECIPES as RECIPES
 from .registry import AnyRecipe as AnyRecipe
 from .registry import Recipe as Recipe
 from .registry import build as build
+from .registry import chosen_for as chosen_for
 from .registry import find as find
 from .registry import name_of as name_of
 from .registry import names as names

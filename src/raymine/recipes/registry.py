@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -10,6 +11,7 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.proposal import proposal
+from raymine.recipes.unbounded import unbounded
 from raymine.recipes.vanilla import vanilla
 from raymine.step import TrainConfig
 
@@ -19,13 +21,27 @@ Recipe = Callable[[Scene, str], TrainConfig]
 AnyRecipe: TypeAlias = str | Recipe | TrainConfig
 """A registered name, `package.module:function`, a recipe function, or a complete config."""
 
-RECIPES: dict[str, Recipe] = {"ngp": ngp, "ngp-large": ngp_large, "proposal": proposal, "vanilla": vanilla}
+RECIPES: dict[str, Recipe] = {
+    "ngp": ngp,
+    "ngp-large": ngp_large,
+    "unbounded": unbounded,
+    "proposal": proposal,
+    "vanilla": vanilla,
+}
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
-DEFAULT = "ngp"
+AUTO = "auto"
+"""Instead of a recipe: the one that `chosen_for` finds for the scene."""
 
 CUSTOM = "custom"
 """The recipe name of a run that was given a config, or a function without a name."""
+
+
+def chosen_for(scene: Scene) -> tuple[str, str]:
+    """The name of the recipe for a scene for which the user names none, and the reason in words."""
+    if scene.bounds.unbounded:
+        return "unbounded", "the scene has a background without a box around it"
+    return "ngp", "the scene fits into a box"
 
 
 def names() -> list[str]:
@@ -97,8 +113,10 @@ def twin_of(recipe: AnyRecipe, config: TrainConfig, scene: Scene, device: str) -
     for name, own in RECIPES.items():
         if name == name_of(recipe):
             return None
-        if own(scene, device) == config:
-            return name
+        # A recipe may refuse a scene, and is no twin then.
+        with contextlib.suppress(ConfigError):
+            if own(scene, device) == config:
+                return name
     return None
 
 

@@ -19,6 +19,8 @@ from raymine.step.optimiser import OptimiserConfig
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
 Background = Literal["random", "scene"]
 EngineWish = Literal["auto", "captured", "plain"]
+MOST_LEVELS = 12
+"""Nested boxes: the largest is 2,048 times the inner one."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class TrainConfig:
         `auto`: float16 in the fused step, float32 in the plain one.
     recompute_samples: evaluate the field in pieces of at most this many samples, and recompute their activations in the
         backward pass instead of storing them. 0: evaluate all samples at once and store activations.
+    levels: nested boxes, from the inner one on, in which an unbounded scene is sampled; 0, or fewer than the scene has:
+        those of the scene.
     near_fade: gradients of samples nearer to their camera than this distance, in world units, are multiplied by the
         square of distance / near_fade, so that no fog forms in front of cameras. 0: no such factor.
     max_useful_steps: a time-limited run ends after this many steps, because further steps overfit the training views.
@@ -72,6 +76,7 @@ class TrainConfig:
     deterministic: bool = False
     amp: Amp = "auto"
     recompute_samples: int = 0
+    levels: int = 0
     near_fade: float = 0.0
     max_useful_steps: int = 0
     default_steps: int = 20_000
@@ -90,6 +95,8 @@ class TrainConfig:
             raise ConfigError(
                 f"{option('recompute_samples')} must be 0 (off) or a number of samples, got {self.recompute_samples}."
             )
+        if not 0 <= self.levels <= MOST_LEVELS:
+            raise ConfigError(f"`levels` must be 0 (those of the scene) to {MOST_LEVELS}, got {self.levels}.")
         if not 0 <= self.near_fade < math.inf:
             raise ConfigError(f"`near_fade` must be 0 (off) or a distance, got {self.near_fade}.")
         if self.max_useful_steps < 0:

@@ -1,0 +1,30 @@
+"""The recipe `unbounded`: captures without a box, such as a walk around a thing with a phone.
+
+It is `ngp-large` (on a CPU `ngp`) with what such captures need (docs/LOG.md): the distortion loss against floaters,
+twice the samples a step, and occupancy levels that reach far enough for a background with its own parallax and a sky.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raymine.contracts import Scene
+from raymine.errors import ConfigError
+from raymine.losses import ColourLoss, DistortionLoss
+from raymine.recipes.ngp import ngp, ngp_large
+from raymine.step import TrainConfig
+
+LEVELS = 6
+"""Occupancy levels: boxes up to +-32, where 1 is the distance of the subject."""
+
+
+def unbounded(scene: Scene, device: str) -> TrainConfig:
+    """For scenes with several occupancy levels. `ConfigError` for one that fits into a box."""
+    if not scene.bounds.unbounded:
+        raise ConfigError(
+            "The recipe `unbounded` is for captures without a box, and this scene fits into one.",
+            hint="Use the recipe `ngp` or `ngp-large`.",
+        )
+    config = ngp(scene, device) if device == "cpu" else ngp_large(scene, device)
+    batch = config.batch if device == "cpu" else replace(config.batch, samples=2 * config.batch.samples)
+    return replace(config, loss=(ColourLoss("l2"), DistortionLoss(0.01)), batch=batch, levels=LEVELS)

@@ -1,0 +1,109 @@
+"""The recipe `unbounded`: its choice by the scene, how far it reaches, training under every policy, exact resume."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import raymine
+from raymine import recipes
+from raymine.contracts import Scene, StepReport
+from raymine.errors import ConfigError
+from raymine.experiment import TrainRequest
+from raymine.experiment.prepare import prepare
+from raymine.fields import HashFieldConfig
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.losses import DistortionLoss
+from raymine.rays import CameraRig
+from raymine.recipes.unbounded import LEVELS
+from raymine.samplers import OccupancyConfig
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from support.scene_writers import ring, write_colmap
+from support.scenes import ball_scene
+
+CPU = torch.device("cpu")
+BALL, PIXELS = ball_scene()
+SCENE = replace(BALL, bounds=replace(BALL.bounds, levels=2, near=0.5, far=8.0))
+
+
+def small(scene: Scene, device: str) -> TrainConfig:
+    """The recipe with a field and a grid that a test can afford."""
+    config = recipes.build("unbounded", scene, device)
+    assert isinstance(config.sampler, OccupancyConfig)
+    return replace(
+        config,
+        field=HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=12, base=8, finest=64), width=16),
+        sampler=replace(config.sampler, resolution=16, step=0.1, cone=0.1, full_steps=32),
+        batch=replace(config.batch, samples=1 << 13),
+        optimiser=replace(config.optimiser, warmup=10),
+    )
+
+
+def fresh(policy: str) -> tuple[TrainState, TrainData]:
+    config = small(SCENE, "cpu")
+    scene = SCENE.reaching(config.levels)
+    data = replace(PIXELS, rig=CameraRig(scene, range(len(scene.frames))), bounds=scene.bounds)
+    mining = replace(config.mining, policy=policy)  # type: ignore[arg-type]
+    state = create_state(replace(config, mining=mining), data, seed=0, device=CPU)
+    state.horizon = 200
+    return state, data
+
+
+def psnr(reports: list[StepReport]) -> float:
+    return -10 * math.log10(sum(report.mse for report in reports) / len(reports))
+
+
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_unbounded_learns_and_resumes_bit_for_bit(policy: str) -> None:
+    (whole, data), (half, _), (rest, _) = fresh(policy), fresh(policy), fresh(policy)
+    expected = [train_step(whole, data) for _ in range(60)]
+    found = [train_step(half, data) for _ in range(31)]
+    rest.restore({name: value.clone() for name, value in half.tensors().items()}, half.scalars())
+    found += [train_step(rest, data) for _ in range(29)]
+    assert found == expected
+    for name, value in whole.tensors().items():
+        assert torch.equal(value, rest.tensors()[name]), name
+    assert psnr(expected[-10:]) > psnr(expected[:5]) + 1
+
+
+def test_scene_reaches_the_levels_of_the_recipe_and_keeps_more() -> None:
+    near, far = SCENE.reaching(LEVELS), replace(SCENE, bounds=replace(SCENE.bounds, levels=9)).reaching(LEVELS)
+    assert (near.bounds.levels, near.bounds.far) == (LEVELS, 4.0 * 2 ** (LEVELS - 1))
+    assert far.bounds.levels == 9
+    assert SCENE.reaching(0) is SCENE
+    assert BALL.reaching(LEVELS) is BALL, "a scene in a box has no levels to add"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_loss_has_distortion_and_bounded_scenes_are_refused(device: str) -> None:
+    config = recipes.build("unbounded", SCENE, device)
+    assert any(isinstance(term, DistortionLoss) for term in config.loss)
+    with pytest.raises(ConfigError, match="fits into one") as refused:
+        recipes.build("unbounded", BALL, device)
+    assert "ngp" in str(refused.value.hint)
+
+
+def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
+    write_colmap(ring(), tmp_path / "capture")
+    capture = prepare(TrainRequest(tmp_path / "capture", steps=1, device="cpu"))
+    assert capture.config.recipe == "unbounded"
+    assert capture.scene.bounds.levels == LEVELS
+    assert any(said.startswith("Recipe: unbounded, since") for said in capture.scene.decisions)
+    box = prepare(TrainRequest("builtin", steps=1, device="cpu"))
+    assert box.config.recipe == "ngp"
+
+
+def test_run_of_a_capture_is_trained_resumed_and_opened_with_its_levels(tmp_path: Path) -> None:
+    write_colmap(ring(), tmp_path / "capture")
+    out = tmp_path / "run"
+    options = {"out": out, "device": "cpu", "progress": False}
+    raymine.train(tmp_path / "capture", "ngp", steps=4, **options)
+    # Without a recipe, a resumed run keeps its own.
+    again = raymine.train(tmp_path / "capture", steps=6, resume=True, **options)
+    assert (again.config.recipe, again.step) == ("ngp", 6)
+    far = raymine.train(tmp_path / "capture", small, steps=4, out=tmp_path / "far", device="cpu", progress=False)
+    assert raymine.load(tmp_path / "far").scene.bounds.levels == far.scene.bounds.levels == LEVELS
