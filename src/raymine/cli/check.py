@@ -80,8 +80,8 @@ class Check:
         for sentence in format_only if report.scene is None else report.scene.decisions:
             console.print(sentence, markup=False, soft_wrap=True)
         if prepared is not None:
-            recipe = f"Recipe: {prepared.config.recipe} on the {_DEVICES[prepared.config.device]}."
-            console.print(f"{recipe} `raymine train --help` lists what else it takes.", markup=False, soft_wrap=True)
+            where = f"It trains on the {_DEVICES[prepared.config.device]}."
+            console.print(f"{where} `raymine train --help` lists what else it takes.", markup=False, soft_wrap=True)
         if report.problems:
             rows = [(p.severity, p.file, p.what, p.fix) for p in report.problems[:_MOST_ROWS]]
             console.print(output.table("", ("severity", "file", "what is wrong", "what to do"), rows))

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.losses import ColourLoss, DistortionLoss
 from raymine.recipes.ngp import ngp, ngp_large
+from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
 
 LEVELS = 6
-"""Occupancy levels: boxes up to +-32, where 1 is the distance of the subject."""
+"""Occupancy levels of a capture whose cameras look inward: boxes up to +-32, where 1 is the distance of the subject.
+Cameras that all look one way see only what is behind the subject, and more levels cost fern 1 dB (docs/LOG.md)."""
 
 
 def unbounded(scene: Scene, device: str) -> TrainConfig:
@@ -27,4 +31,6 @@ def unbounded(scene: Scene, device: str) -> TrainConfig:
         )
     config = ngp(scene, device) if device == "cpu" else ngp_large(scene, device)
     batch = config.batch if device == "cpu" else replace(config.batch, samples=2 * config.batch.samples)
-    return replace(config, loss=(ColourLoss("l2"), DistortionLoss(0.01)), batch=batch, levels=LEVELS)
+    inward = find_placement(np.stack([frame.pose for frame in scene.frames])).layout == "inward"
+    loss = (ColourLoss("l2"), DistortionLoss(0.01))
+    return replace(config, loss=loss, batch=batch, levels=LEVELS if inward else 0)
