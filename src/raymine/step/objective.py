@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -28,12 +28,16 @@ from raymine.step.state import TrainState
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler."""
+    """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
+
+    image [R]: of each ray, for the exposure, if the state has one.
+    """
 
     state: TrainState
     rays: Rays
     wanted: Wanted
     rounds: tuple[Round, ...] = ()
+    image: Tensor | None = None
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
@@ -46,6 +50,10 @@ class Objective:
         state = self.state
         stop, activations = state.config.mining.stop, activations_of(state.field)
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
+        if state.exposure is not None:
+            assert self.image is not None, "engines that draw rays on the device refuse an exposure"
+            seen = rendered.colour, rendered.opacity, self.wanted.background
+            rendered = replace(rendered, colour=state.exposure.expose(*seen, self.image))
         parameters = state.optimiser.parameters
         return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
 
@@ -53,6 +61,8 @@ class Objective:
 def closed_form(state: TrainState) -> ColourLoss | None:
     """The colour loss, if it is the only term and `judge` has its gradient in closed form; else None."""
     loss = state.config.loss
+    if state.exposure is not None:
+        return None
     if len(loss) == 1 and isinstance(loss[0], ColourLoss) and activations_of(state.field) == NGP:
         return loss[0]
     return None
