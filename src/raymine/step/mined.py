@@ -95,9 +95,7 @@ def _unmined(
     return BackwardResult(loss, len(samples), {})
 
 
-def _mined(
-    state: TrainState, objective: Objective, rays: Rays, samples: Samples, fields: StepFields
-) -> BackwardResult:
+def _mined(state: TrainState, objective: Objective, rays: Rays, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
     first, kept = first_pass(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)

@@ -46,7 +46,9 @@ class PoseConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         if not self.lr > 0:
-            raise ConfigError(f"poses.lr must be above 0, got {self.lr}.", hint="To keep poses as they are, omit `poses`.")
+            raise ConfigError(
+                f"poses.lr must be above 0, got {self.lr}.", hint="To keep poses as they are, omit `poses`."
+            )
         if not (0 < self.limit_degrees < 180 and self.limit_distance > 0):
             raise ConfigError(
                 "poses need 0 < limit_degrees < 180 and limit_distance > 0; "
