@@ -147,7 +147,7 @@ def fitted_scores(
     """
     started = time.perf_counter()
     device = state.device
-    starts = torch.from_numpy(_starting_poses(state, scene, frames, trained) if config.poses else _poses(scene, frames))
+    starts = torch.from_numpy(starting_poses(state, scene, frames, trained) if config.poses else _poses(scene, frames))
     rig = CameraRig(_with_poses(scene, frames, starts), frames, device)
     background = scene.background or (0.0, 0.0, 0.0)
     scale, fits, views = scene_scale(scene.bounds), [], list[ViewScore]()
@@ -169,7 +169,7 @@ def _poses(scene: Scene, frames: Sequence[int]) -> np.ndarray:
     return np.stack([scene.frames[i].pose for i in frames])
 
 
-def _starting_poses(state: TrainState, scene: Scene, frames: Sequence[int], trained: Sequence[int]) -> np.ndarray:
+def starting_poses(state: TrainState, scene: Scene, frames: Sequence[int], trained: Sequence[int]) -> np.ndarray:
     """Poses [V, 3, 4] of the frames, moved as a whole with the training poses."""
     poses = _poses(scene, frames)
     if state.poses is None or not trained:
