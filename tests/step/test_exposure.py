@@ -106,5 +106,5 @@ def test_resume_with_poses_and_exposure_is_exact(policy: str) -> None:
 
 
 def test_learning_rate_of_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match="exposure.lr must be above 0"):
+    with pytest.raises(ConfigError, match=r"exposure\.lr must be above 0"):
         ExposureConfig(lr=0.0)

@@ -121,9 +121,7 @@ def test_rays_move_with_their_cameras() -> None:
     with torch.no_grad():
         state.poses.twist.copy_(0.05 * torch.randn(8, 6, generator=torch.Generator().manual_seed(1)))
     moved = state.poses.moved(torch.from_numpy(poses_of(SCENE, range(8)))).numpy()
-    there = replace(
-        SCENE, frames=tuple(replace(f, pose=pose) for f, pose in zip(SCENE.frames, moved, strict=True))
-    )
+    there = replace(SCENE, frames=tuple(replace(f, pose=pose) for f, pose in zip(SCENE.frames, moved, strict=True)))
     image, x, y = torch.tensor([3, 5, 3]), torch.tensor([0, 9, 23]), torch.tensor([4, 1, 20])
     found = state.poses.refine(DATA.rig.rays_for_pixels(image, x, y), image)
     expected = with_cameras_of(DATA, there).rig.rays_for_pixels(image, x, y)

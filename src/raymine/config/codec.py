@@ -80,7 +80,7 @@ def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
         for key in path:
             hint = _hint_within(here, hint, key)
             here = here[key] if _holds(here, key) else None
-        if not (_holds(here, last) or last in _omitted(here, hint)):
+        if not (_holds(here, last) or last in _settings(here, hint)):
             known = sorted({n for n, _ in _flatten(data)})
             raise ConfigError(f"There is no setting `{name}`.", hint=_suggest(name, known))
         here[last] = _encode_override(value, _hint_within(here, hint, last), name)
@@ -101,10 +101,10 @@ def _holds(data: JSON, key: str | int) -> bool:
     return isinstance(data, dict) and key in data
 
 
-def _omitted(data: JSON, hint: Any) -> set[str]:
-    """Names of fields of a dataclass that its encoded `data` leaves out where they are None."""
+def _settings(data: JSON, hint: Any) -> set[str]:
+    """Names of the fields of a dataclass, of which its encoded `data` may hold a part."""
     cls = _record_type(data, hint, "") if isinstance(data, dict) else None
-    return set() if cls is None else {f.name for f in dataclasses.fields(cls) if f.metadata.get("omit_none")}
+    return set() if cls is None else {f.name for f in dataclasses.fields(cls) if f.init}
 
 
 def _hint_within(data: JSON, hint: Any, key: str | int) -> Any:
