@@ -7,8 +7,8 @@ The first form turns some training cameras about random axes through the centre 
 for the same time and evaluates on test views, whose poses are right. The second turns every training camera about a
 random axis through its own centre, moves it in a random direction by a share of the scale of the scene, and trains
 three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
-of a quick evaluation, then of whole test views before and after their poses were fitted (docs/poses.md). Pose errors
-are means over the training images after alignment; distances are shares of the scale. Prints one JSON row per run.
+of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
+means over the training images after alignment; distances are shares of the scale. Prints one JSON row per run.
 `builtin` names the built-in scene.
 """
 
@@ -122,7 +122,7 @@ def recovery_rows(true: Scene, args: argparse.Namespace) -> Iterator[dict[str, J
                     "perturb_degrees": args.perturb_degrees,
                     "perturb_distance": args.perturb_distance,
                     "images": len(found),
-                    "seconds": args.seconds,
+                    "seconds": None if args.steps else args.seconds,
                     "steps": state.step,
                     "views": len(frames),
                     "psnr": round(direct.psnr, 3),
