@@ -1,9 +1,15 @@
-"""What wrong poses do to hard sample mining, and which guard helps.
+"""What wrong poses do to hard sample mining, which guard helps, and how well pose refinement recovers them.
 
     python benchmarks/bench_poses.py SCENE --downscale 4 --seconds 60 --share 0.1 --degrees 3
+    python benchmarks/bench_poses.py SCENE --downscale 2 --seconds 60 --perturb-degrees 1 --perturb-distance 0.01
 
-Turns some training cameras about random axes through the centre of the scene, trains with each policy for the same time
-and evaluates on test views, whose poses are right. Prints one JSON row per run. `builtin` names the built-in scene.
+The first form turns some training cameras about random axes through the centre of the scene, trains with each policy
+for the same time and evaluates on test views, whose poses are right. The second turns every training camera about a
+random axis through its own centre, moves it in a random direction by a share of the scale of the scene, and trains
+three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
+of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
+means over the training images after alignment; distances are shares of the scale. Prints one JSON row per run.
+`builtin` names the built-in scene.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 import argparse
 import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +29,11 @@ import torch
 
 from raymine import recipes
 from raymine.bench.measure import Hooks, train_for
+from raymine.cameras import exp_se3, pose_errors
 from raymine.config import replace_fields
 from raymine.contracts import Scene
+from raymine.evaluate import FitConfig, evaluate_views
+from raymine.evaluate.fit import fitted_scores
 from raymine.evaluate.quick import quick_psnr
 from raymine.experiment.prepare import evaluation_frames, open_data
 from raymine.files import JSON
@@ -31,7 +41,9 @@ from raymine.rundir import describe_environment
 from raymine.scenes.builtin import builtin_scene
 from raymine.scenes.load import load_scene
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step.poses import PoseConfig, move_poses, scene_scale
 
+BLACK = (0.0, 0.0, 0.0)
 EVEN: dict[str, JSON] = {"pixels.policy": "uniform"}
 POLICIES: dict[str, dict[str, JSON]] = {
     "none": {"mining.policy": "none"},
@@ -64,13 +76,82 @@ def turned(scene: Scene, share: float, degrees: float, seed: int) -> tuple[Scene
     return replace(scene, frames=tuple(frames)), len(wrong)
 
 
-def trained(config: TrainConfig, data: TrainData, seconds: float) -> TrainState:
-    """A state after `seconds` of training; a throw-away one takes the compiling."""
+def perturbed(scene: Scene, degrees: float, distance: float, seed: int) -> Scene:
+    """The scene with every training camera turned by `degrees` and moved by `distance` times the scale of the scene."""
+    rng = np.random.default_rng(seed)
+    frames = list(scene.frames)
+    for i in scene.of_split("train"):
+        axis, way = (vector / np.linalg.norm(vector) for vector in rng.normal(size=(2, 3)))
+        twist = np.concatenate((np.radians(degrees) * axis, np.zeros(3)))
+        motion = exp_se3(torch.from_numpy(twist[None]))
+        motion[0, :, 3] = torch.from_numpy(distance * scene_scale(scene.bounds) * way)
+        pose = move_poses(torch.from_numpy(frames[i].pose[None]), motion)[0].numpy()
+        frames[i] = replace(frames[i], pose=pose)
+    return replace(scene, frames=tuple(frames))
+
+
+def poses_of(scene: Scene) -> np.ndarray:
+    """Poses [I, 3, 4] of the training images."""
+    return np.stack([scene.frames[i].pose for i in scene.of_split("train")])
+
+
+def recovery_rows(true: Scene, args: argparse.Namespace) -> Iterator[dict[str, JSON]]:
+    """A row for each policy and each of: right poses, wrong poses, wrong poses refined."""
+    wrong = perturbed(true, args.perturb_degrees, args.perturb_distance, seed=0)
+    cpu, frames = torch.device("cpu"), evaluation_frames(true, args.views)
+    with contextlib.ExitStack() as stack:
+        views = stack.enter_context(open_data(true, frames, cpu, None)).train
+        loaded = {
+            name: stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
+            for name, scene in (("right", true), ("wrong", wrong))
+        }
+        for policy in args.policies:
+            for name, scene, refined in (("right", true, False), ("wrong", wrong, False), ("wrong", wrong, True)):
+                config = replace_fields(recipes.build("ngp", scene, "cpu"), POLICIES[policy])
+                config = replace(config, poses=PoseConfig() if refined else None)
+                state, background = trained(config, loaded[name], args.seconds, args.steps), true.background or BLACK
+                found = poses_of(scene) if state.poses is None else moved(state, scene)
+                errors = pose_errors(found, poses_of(true))
+                direct = evaluate_views(state.renderer(), views.rig, views.images, background=background)
+                fit = fitted_scores(
+                    state, state.renderer(), scene, frames, views.images, FitConfig(), trained=scene.of_split("train")
+                )
+                yield {
+                    "policy": policy,
+                    "poses": f"{name}, refined" if refined else name,
+                    "perturb_degrees": args.perturb_degrees,
+                    "perturb_distance": args.perturb_distance,
+                    "images": len(found),
+                    "seconds": None if args.steps else args.seconds,
+                    "steps": state.step,
+                    "views": len(frames),
+                    "psnr": round(direct.psnr, 3),
+                    "fitted_psnr": round(fit.evaluation.psnr, 3),
+                    "fit_steps": fit.config.steps,
+                    "fit_pixels": fit.config.pixels,
+                    "error_degrees": round(float(errors.degrees.mean()), 4),
+                    "error_distance": round(float(errors.distance.mean()) / scene_scale(true.bounds), 5),
+                }
+
+
+def moved(state: TrainState, scene: Scene) -> np.ndarray:
+    """The refined poses [I, 3, 4]."""
+    assert state.poses is not None
+    return state.poses.moved(torch.from_numpy(poses_of(scene))).numpy()
+
+
+def trained(config: TrainConfig, data: TrainData, seconds: float, steps: int = 0) -> TrainState:
+    """A state after `seconds` of training, or after `steps` if above 0; a throw-away one takes the compiling."""
     cpu = torch.device("cpu")
     warm = create_state(config, data, seed=1, device=cpu)
     for _ in range(2):
         train_step(warm, data)
     state = create_state(config, data, seed=0, device=cpu)
+    if steps:
+        state.horizon = steps
+        for _ in range(steps):
+            train_step(state, data)
+        return state
     # The PSNR at the end is all that is wanted.
     train_for(state, seconds, Hooks(lambda _: [train_step(state, data)], lambda *_: None))
     return state
@@ -83,10 +164,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--degrees", type=float, default=3.0)
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--policies", nargs="+", choices=POLICIES)
+    parser.add_argument("--perturb-degrees", type=float, default=0.0)
+    parser.add_argument("--perturb-distance", type=float, default=0.0)
+    parser.add_argument("--steps", type=int, default=0, help="with perturbed poses: steps instead of seconds")
+    parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
     args = parser.parse_args()
+    recovering = args.perturb_degrees > 0 or args.perturb_distance > 0
+    args.policies = args.policies or (["hard"] if recovering else list(POLICIES))
     path = builtin_scene() if args.scene == "builtin" else args.scene
-    scene, wrong = turned(load_scene(path, downscale=args.downscale), args.share, args.degrees, seed=0)
+    loaded = load_scene(path, downscale=args.downscale)
+    name_of_scene = args.scene.rstrip("/").rsplit("/", 1)[-1]
+    if recovering:
+        for row in recovery_rows(loaded, args):
+            machine = {"device": describe_environment(torch.device("cpu")).device, "threads": torch.get_num_threads()}
+            print(json.dumps({"bench": "poses", "scene": name_of_scene, **row, **machine}), flush=True)
+        return
+    scene, wrong = turned(loaded, args.share, args.degrees, seed=0)
     cpu = torch.device("cpu")
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
@@ -96,7 +190,7 @@ def main() -> None:
             state = trained(config, data, args.seconds)
             row = {
                 "bench": "poses",
-                "scene": args.scene.rstrip("/").rsplit("/", 1)[-1],
+                "scene": name_of_scene,
                 "policy": name,
                 "wrong": wrong,
                 "of": len(data.rig),

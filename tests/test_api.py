@@ -366,3 +366,28 @@ def test_python_documentation_page_runs(monkeypatch: pytest.MonkeyPatch) -> None
     assert Path("same_view.png").read_bytes() == Path("view.png").read_bytes()
     assert names["run"].config.train.batch.samples == 1 << 13
     assert sorted(os.listdir("runs")) == ["builtin-ngp-1", "builtin-ngp-2", "builtin-small_steps-1"]
+
+
+def test_poses_and_exposures_are_fitted_from_python(tmp_path: Path) -> None:
+    run = raymine.train(
+        "builtin",
+        steps=3,
+        downscale=4,
+        device="cpu",
+        out=tmp_path / "refined",
+        refine_poses=True,
+        exposure=True,
+        overrides={"poses.lr": 2e-3},
+        progress=False,
+    )
+    assert run.config.train.poses is not None
+    assert run.config.train.poses.lr == 2e-3
+    assert run.config.train.exposure is not None
+    given = np.stack([frame.pose for frame in run.scene.frames if frame.split == "train"])
+    assert 0 < np.abs(run.training_poses - given).max() < 0.1
+    scores = run.evaluate(views=1, fit="exposure")
+    assert scores.fitted is not None
+    assert len(scores.fitted.views) == len(scores.views) == 1
+    assert run.evaluate(views=1).fitted is None
+    with pytest.raises(ConfigError, match="`fit` must be one of poses, exposure, both, got 'all'"):
+        run.evaluate(fit="all")  # type: ignore[arg-type]

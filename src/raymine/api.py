@@ -28,7 +28,7 @@ from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
 from raymine.contracts import Camera, Frame, Scene, Split
 from raymine.errors import ConfigError, renamed_options
-from raymine.evaluate import Evaluation, PictureChoice
+from raymine.evaluate import Evaluation, FitChoice, FitConfig, PictureChoice
 from raymine.experiment import (
     LoadedRun,
     RunResult,
@@ -44,7 +44,7 @@ from raymine.experiment import train as train_request
 from raymine.export import View as View
 from raymine.export import novel_camera, render_view, with_fov
 from raymine.recipes import AUTO, AnyRecipe
-from raymine.recipes.policies import policy_overrides
+from raymine.recipes.policies import fitting_overrides, policy_overrides
 from raymine.scenes.bank import open_bank
 
 Array = np.ndarray | Tensor | Sequence[Any]
@@ -66,6 +66,8 @@ def train(
     downscale: int = 1,
     mining: str | None = None,
     pixels: str | None = None,
+    refine_poses: bool = False,
+    exposure: bool = False,
     hold_out: int = 0,
     threads: int | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -82,6 +84,8 @@ def train(
     out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`.
     resume: continue the run in `out`.
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
+    refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
+    exposure: fit a brightness and colour correction for each training image.
     hold_out: take this many training views out of training; only they may select a best checkpoint.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     overrides: settings of the recipe's config to replace, by dotted name.
@@ -109,6 +113,7 @@ def train(
             overrides={
                 **({} if mining is None else policy_overrides(str(mining))),
                 **({} if pixels is None else {"pixels.policy": pixels}),
+                **fitting_overrides(poses=bool(refine_poses), exposure=bool(exposure)),
                 **(overrides or {}),
             },
             command=("raymine.train",),
@@ -184,6 +189,11 @@ class Run:
     def device(self) -> torch.device:
         """The device of the model."""
         return self._loaded.device
+
+    @property
+    def training_poses(self) -> np.ndarray:
+        """[I, 3, 4] float64: poses of the images it was trained on, refined if the run refined them; normalised."""
+        return self._loaded.training_poses()
 
     def to_normalised(self, values: Array) -> np.ndarray:
         """Poses or points of the scene's own files -> the normalised world, in which the run renders.
@@ -290,17 +300,21 @@ class Run:
         out: str | Path | None = None,
         *,
         pictures: PictureChoice = "all",
+        fit: FitChoice | None = None,
     ) -> Evaluation:
         """Compute PSNR (dB) and SSIM of the views of a split ("test", "val" or "train").
 
         views: evaluate this many views, evenly spread over the split; None evaluates all of them.
         out: a folder to write metrics.json and pictures to. They replace those of an earlier evaluation.
         pictures: of every view ("all"), of the first four ("few") or of none ("none").
+        fit: also score the views after their poses ("poses"), exposures ("exposure") or "both" were fitted to their
+            images, with the field frozen (docs/poses.md). The result has these scores as `fitted`, beside the others.
         """
+        wanted = None if fit is None else FitConfig(fit)
         frames = choose_frames(self.scene, split, None if views is None else whole(views, "views"))
         folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
-            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures)
+            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted)
 
     def _camera(self, camera: Camera | int) -> Camera:
         if isinstance(camera, Camera):

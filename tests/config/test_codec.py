@@ -194,3 +194,17 @@ def test_every_is_due_by_step_and_by_second() -> None:
     assert not Every().due(100, 0.0, 1e9)
     with pytest.raises(ConfigError, match="0 or more"):
         Every(steps=-1)
+
+
+def test_optional_parts_are_left_out_where_they_are_none() -> None:
+    """A field with `omit_none` leaves files without it as they were, and can still be set by name."""
+    plain = to_json(TrainConfig())
+    assert not {"poses", "exposure"} & plain.keys()
+    assert from_json(TrainConfig, plain) == TrainConfig()
+    refined = replace_fields(TrainConfig(), {"poses": {}, "poses.lr": 0.5})
+    assert refined.poses is not None
+    assert refined.poses.lr == 0.5
+    assert from_json(TrainConfig, to_json(refined)) == refined
+    assert replace_fields(refined, {"poses": None}) == TrainConfig()
+    with pytest.raises(ConfigError, match=r"There is no setting `poses\.lr`"):
+        replace_fields(TrainConfig(), {"poses.lr": 0.5})

@@ -14,7 +14,7 @@ from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.contracts import Split
-    from raymine.evaluate import Evaluation, PictureChoice
+    from raymine.evaluate import Evaluation, FitConfig, PictureChoice
     from raymine.experiment import LoadedRun
 
 
@@ -31,6 +31,9 @@ class Evaluate:
     pictures: Literal["all", "few", "none"] = "all"
     """Write pictures of `all` views, of a `few` (the first four) or of `none`. Those of an earlier evaluation are
     removed."""
+    fit: Literal["poses", "exposure", "both"] | None = None
+    """Also score the views after their poses, their exposures or both were fitted to their images, with the field
+    frozen: 200 steps of 1024 pixels of each image (docs/poses.md). For runs with --refine-poses or --exposure."""
     checkpoint: Literal["latest", "best"] = "latest"
     """The checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -42,14 +45,21 @@ class Evaluate:
 
     def execute(self) -> int:
         started = time.perf_counter()
+        from raymine.evaluate import FitConfig
         from raymine.experiment import load_run
 
         find_own_modules(self.allow)
         loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
         for note in loaded.notes:
             output.warn(note)
+        if self.fit is None and loaded.state.poses is not None:
+            output.warn(
+                "The training poses of this run were refined and the test poses were not, so these scores may be too "
+                "low. `raymine eval --fit poses` also gives scores with fitted poses."
+            )
+        fit = None if self.fit is None else FitConfig(self.fit)
         folder = self.run / "eval" if self.split == "test" else self.run / f"eval-{self.split}"
-        evaluation = evaluate_run(loaded, self.split, folder, views=self.views, pictures=self.pictures)
+        evaluation = evaluate_run(loaded, self.split, folder, views=self.views, pictures=self.pictures, fit=fit)
         if self.json:
             output.emit_json({"run": str(self.run), "step": loaded.step, "split": self.split, **evaluation.to_json()})
         else:
@@ -57,29 +67,58 @@ class Evaluate:
         pictures = "" if self.pictures == "none" else f"Pictures: {folder / 'images'}   "
         output.say(f"{pictures}Scores: {folder / 'metrics.json'}")
         rendering = sum(view.seconds for view in evaluation.views)
+        fitting = {} if evaluation.fitted is None else {"fitting": evaluation.fitted.seconds}
         output.took(
             time.perf_counter() - started,
-            {"rendering": rendering, "scores and pictures": evaluation.seconds - rendering},
+            {**fitting, "rendering": rendering, "scores and pictures": evaluation.seconds - rendering},
         )
         return 0
 
 
 def evaluate_run(
-    loaded: LoadedRun, split: Split, folder: Path, *, views: int | None = None, pictures: PictureChoice = "all"
+    loaded: LoadedRun,
+    split: Split,
+    folder: Path,
+    *,
+    views: int | None = None,
+    pictures: PictureChoice = "all",
+    fit: FitConfig | None = None,
 ) -> Evaluation:
-    """Evaluate a loaded run on one split. Progress goes to stderr, pictures and metrics.json to `folder`."""
+    """Evaluate a loaded run on one split. Progress goes to stderr, pictures and metrics.json to `folder`.
+
+    fit: also score the views after they were fitted (`evaluate.fit`).
+    """
     from raymine.experiment import choose_frames, score_frames
     from raymine.scenes.bank import open_bank
 
     frames = choose_frames(loaded.scene, split, views)
     with output.progress_bar("Reading images") as progress:
         images = open_bank(loaded.scene, frames, progress=progress)
-    with images, output.progress_bar("Evaluating") as progress:
-        return score_frames(loaded, frames, images, out=folder, pictures=pictures, progress=progress)
+    words = "Evaluating" if fit is None else "Fitting and evaluating"
+    with images, output.progress_bar(words) as progress:
+        return score_frames(
+            loaded,
+            frames,
+            images,
+            out=folder,
+            pictures=pictures,
+            progress=progress,
+            fit=fit,
+            fit_progress=progress,
+        )
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
-    """Print the table of scores on stdout, with the mean as the last row."""
+    """Print the table of scores on stdout, with the mean as the last row; scores after fitting in a second table."""
+    _print_scores(evaluation, title if evaluation.fitted is None else f"{title}, without fitting")
+    fitted = evaluation.fitted
+    if fitted is not None:
+        what = {"poses": "poses", "exposure": "exposure", "both": "poses and exposure"}[fitted.config.what]
+        how = f"{fitted.config.steps} steps of {fitted.config.pixels} pixels of each image"
+        _print_scores(fitted.evaluation, f"{title}, after fitting {what} ({how})")
+
+
+def _print_scores(evaluation: Evaluation, title: str) -> None:
     rows = [
         (view.name, output.number(view.psnr), output.number(view.ssim, 4), f"{view.seconds:.2f}")
         for view in evaluation.views

@@ -28,6 +28,11 @@ class Train:
     pixels: str | None = None
     """How pixels are drawn: `uniform`, `error` (more where errors are large), `edges` (more at image edges) or
     `error+edges`. The recipe's choice if not given."""
+    refine_poses: bool = False
+    """Refine the poses of the training images along with the field, coarse to fine (docs/poses.md). For poses that are
+    a little off; test views need `raymine eval --fit poses` then."""
+    exposure: bool = False
+    """Fit a brightness and colour correction for each training image. For photos with varying exposure."""
     steps: int | None = None
     """Stop after this many steps. Without --steps and --max-seconds, the recipe's own number of steps."""
     max_seconds: float | None = None
@@ -66,7 +71,7 @@ class Train:
         """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
         from raymine.config import packages_to_allow
         from raymine.experiment import TrainRequest
-        from raymine.recipes.policies import pixel_overrides, policy_overrides
+        from raymine.recipes.policies import fitting_overrides, pixel_overrides, policy_overrides
         from raymine.rundir import RunDir
 
         from .narrate import narrated_train
@@ -90,6 +95,7 @@ class Train:
                 **({} if self.amp == "auto" else {"amp": self.amp}),
                 **({"recompute_samples": self.recompute_samples} if self.recompute_samples else {}),
                 **({} if self.pixels is None else pixel_overrides(self.pixels)),
+                **fitting_overrides(poses=self.refine_poses, exposure=self.exposure),
             },
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
@@ -105,5 +111,7 @@ class Train:
         else:
             needed = packages_to_allow(RunDir.open(result.run).read_config_json())
             target = " ".join([str(result.run), *(f"--allow {package}" for package in needed)])
-            output.say(f"Next: raymine eval {target}   or   raymine render {target}")
+            fit = {(True, False): " --fit poses", (False, True): " --fit exposure", (True, True): " --fit both"}
+            how = fit.get((self.refine_poses, self.exposure), "")
+            output.say(f"Next: raymine eval {target}{how}   or   raymine render {target}")
         return result.exit_code

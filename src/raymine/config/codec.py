@@ -2,7 +2,8 @@
 
 `from_json(cls, to_json(value))` equals `value`. Floats keep every bit. Infinities and NaN become strings, because JSON
 has neither. Tuples become lists, and tuples again. A field whose type is a union of dataclasses stores the name of its
-class under "type". Data that does not fit raises an error with its dotted name; nothing is guessed.
+class under "type". A field with the metadata `omit_none` is left out where it is None. Data that does not fit raises an
+error with its dotted name; nothing is guessed.
 
 A field whose type is a `typing.Protocol` holds any frozen dataclass, of raymine or of another package. Its "type" is an
 import path such as "raymine.fields.hash_field:HashFieldConfig" (see `config.types`).
@@ -79,7 +80,7 @@ def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
         for key in path:
             hint = _hint_within(here, hint, key)
             here = here[key] if _holds(here, key) else None
-        if not _holds(here, last):
+        if not (_holds(here, last) or last in _settings(here, hint)):
             known = sorted({n for n, _ in _flatten(data)})
             raise ConfigError(f"There is no setting `{name}`.", hint=_suggest(name, known))
         here[last] = _encode_override(value, _hint_within(here, hint, last), name)
@@ -98,6 +99,12 @@ def _holds(data: JSON, key: str | int) -> bool:
     if isinstance(key, int):
         return isinstance(data, list) and key < len(data)
     return isinstance(data, dict) and key in data
+
+
+def _settings(data: JSON, hint: Any) -> set[str]:
+    """Names of the fields of a dataclass, of which its encoded `data` may hold a part."""
+    cls = _record_type(data, hint, "") if isinstance(data, dict) else None
+    return set() if cls is None else {f.name for f in dataclasses.fields(cls) if f.init}
 
 
 def _hint_within(data: JSON, hint: Any, key: str | int) -> Any:
@@ -215,7 +222,9 @@ def _encode_record(value: Any, hint: Any, where: str) -> JSON:
 
 
 def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(f for f in dataclasses.fields(value) if f.init)
+    """The fields that are written."""
+    named = (f for f in dataclasses.fields(value) if f.init)
+    return tuple(f for f in named if not f.metadata.get("omit_none") or getattr(value, f.name) is not None)
 
 
 def _decode(data: JSON, hint: Any, where: str) -> Any:

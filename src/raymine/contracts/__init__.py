@@ -17,6 +17,7 @@ lie ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by dis
 from .parts import DensityConfig as DensityConfig
 from .parts import DensityField as DensityField
 from .parts import EstimatesMemory as EstimatesMemory
+from .parts import FadesLevels as FadesLevels
 from .parts import Field as Field
 from .parts import FieldConfig as FieldConfig
 from .parts import Group as Group

@@ -143,6 +143,23 @@ class PullsBack(Protocol):
         ...
 
 
+@runtime_checkable
+class FadesLevels(Protocol):
+    """A field with levels of detail (of a grid, or frequencies) that can be faded in from coarse to fine.
+
+    Poses are refined with coarse levels first: the gradient of fine detail leads a pose astray that is further off than
+    the detail is wide. A field without this method is trained with all of its detail from the start.
+    """
+
+    def fade_levels(self, share: float) -> None:
+        """Use this share, in 0..1, of the levels, from the coarsest on; 1 is the field as it is without fading.
+
+        The last one of them may be used in part (`fields.levels.level_weights`). This changes no parameter and is not
+        saved: callers set it again after the field was restored.
+        """
+        ...
+
+
 class Sampler(Protocol):
     """Places packed samples along rays. It may query the field. If it has state, it is a `Part` or a module."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -47,6 +47,12 @@ class Rays:
         return Rays(
             self.origins[start:stop], self.directions[start:stop], self.near[start:stop], self.far[start:stop], time
         )
+
+    def detached(self) -> Rays:
+        """The same rays without a graph to refined poses. Those that have none are returned as they are."""
+        if not (self.origins.requires_grad or self.directions.requires_grad):
+            return self
+        return replace(self, origins=self.origins.detach(), directions=self.directions.detach())
 
 
 class RayScale(Protocol):
@@ -96,6 +102,11 @@ class FieldInput:
         time = None if self.time is None else self.time[index]
         features = None if self.features is None else self.features[index]
         return FieldInput(self.positions[index], self.directions[index], time, features)
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether gradients are wanted of positions or directions, as where poses are refined."""
+        return self.positions.requires_grad or self.directions.requires_grad
 
 
 @dataclass(frozen=True)

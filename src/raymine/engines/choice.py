@@ -38,6 +38,8 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
         return problem
     if config.engine == "plain":
         return "the plain step was asked for"
+    if config.poses is not None or config.exposure is not None:
+        return "poses or exposures are fitted, and a captured step draws rays without a graph to them"
     if type(config.sampler) is not OccupancyConfig:
         return f"shapes are fixed for the occupancy grid alone, not for {type(config.sampler).__name__}"
     if closed_form(state) is None:
@@ -53,7 +55,8 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
 
 def renderer_for(state: TrainState) -> Renderer:
     """The fastest renderer that supports the state."""
-    if problem_with(state.config, state.device.type, training=False):
+    # The fused kernels know no weights of levels.
+    if state.fading or problem_with(state.config, state.device.type, training=False):
         return state.renderer()
     from raymine.engines.fused.engine import fused_renderer
 

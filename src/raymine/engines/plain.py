@@ -42,6 +42,9 @@ def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
     device = state.device
     if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
         return None
+    # Rays that are drawn on the device have no graph to the poses and do not say which image they belong to.
+    if state.poses is not None or state.exposure is not None:
+        return None
     if not images_fit(state, data):
         return None
     from raymine.engines.fused.rays import DeviceRays

@@ -1,6 +1,9 @@
 """Evaluation: image metrics, and the comparison of rendered views with the images of a scene."""
 
 from .files import PictureChoice as PictureChoice
+from .fit import FitChoice as FitChoice
+from .fit import FitConfig as FitConfig
+from .fit import Fitted as Fitted
 from .metrics import psnr as psnr
 from .metrics import ssim as ssim
 from .views import Evaluation as Evaluation

@@ -28,6 +28,8 @@ from .metrics import psnr, ssim
 if TYPE_CHECKING:
     from raymine.rays import CameraRig
 
+    from .fit import Fitted
+
 Progress = Callable[[int, int], None]
 
 _TRUTHS = 2
@@ -46,10 +48,14 @@ class ViewScore:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of all views, in the order of the request. seconds: of the whole evaluation, including pictures."""
+    """The scores of all views, in the order of the request. seconds: of the whole evaluation, including pictures.
+
+    fitted: scores of the same views after poses or exposures were fitted to them (`fit`), where that was asked for.
+    """
 
     views: tuple[ViewScore, ...]
     seconds: float
+    fitted: Fitted | None = None
 
     @property
     def psnr(self) -> float:
@@ -77,6 +83,7 @@ class Evaluation:
                 }
                 for view in self.views
             ],
+            **({} if self.fitted is None else {"fitted": self.fitted.to_json()}),
         }
 
 
@@ -91,13 +98,14 @@ def evaluate_views(
     out_dir: Path | None = None,
     pictures: PictureChoice = "all",
     progress: Progress | None = None,
+    fitted: Fitted | None = None,
 ) -> Evaluation:
     """Evaluate the views `indices`, which index both `rig` and `images`; None evaluates all of them.
 
     background: colour in 0..1 behind transparent pixels, in the truth and in the prediction. names: one name per image
     of the rig, for tables and files. out_dir: a folder for metrics.json and pictures (see `files`), which replace those
     of an earlier evaluation. pictures: of every view, of the first four or of none. progress: called with (done, total)
-    after each view.
+    after each view. fitted: scores of the same views after fitting, which become a part of the result and its file.
     """
     started = time.perf_counter()
     chosen = list(range(len(images.sizes))) if indices is None else list(indices)
@@ -129,7 +137,7 @@ def evaluate_views(
                 progress(done, len(chosen))
         if files is not None:
             files.finish()
-        evaluation = Evaluation(tuple(views), time.perf_counter() - started)
+        evaluation = Evaluation(tuple(views), time.perf_counter() - started, fitted)
         if files is not None:
             files.publish(evaluation.to_json())
     return evaluation

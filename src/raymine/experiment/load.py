@@ -25,7 +25,7 @@ from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainData, TrainState, create_state
 
-from .prepare import resolve_device
+from .prepare import resolve_device, split_training
 from .restore import restore_state
 
 # Points that the field evaluates at a time, to bound memory.
@@ -47,6 +47,18 @@ class LoadedRun:
     @cached_property
     def renderer(self) -> Renderer:
         return renderer_for(self.state)
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """The frames of the scene that the run was trained on."""
+        return split_training(self.scene, self.config.hold_out)[0]
+
+    def training_poses(self) -> np.ndarray:
+        """Poses [I, 3, 4] float64 of the frames `trained`: the refined ones, or those of the scene."""
+        poses = np.stack([self.scene.frames[i].pose for i in self.trained])
+        if self.state.poses is None:
+            return poses
+        return self.state.poses.moved(torch.from_numpy(poses).to(self.device)).cpu().numpy()
 
     @torch.no_grad()
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
@@ -97,8 +109,10 @@ def load_run(
             hint="Put the scene back as it was, or train a new run.",
         )
     scene = scene.reaching(config.train.levels)
-    # Building the state needs the bounds of the scene, but no pixels.
-    data = TrainData(CameraRig(scene, (), target), _NoImages(), scene.bounds, scene.background)
+    # Building the state needs the bounds of the scene, but no pixels, and images only to count their corrections.
+    corrected = config.train.poses is not None or config.train.exposure is not None
+    frames = split_training(scene, config.hold_out)[0] if corrected else ()
+    data = TrainData(CameraRig(scene, frames, target), _NoImages(), scene.bounds, scene.background)
     # Nor does it need the state of the pixel sampler.
     state = create_state(replace(config.train, pixels=PixelConfig()), data, seed=config.seed, device=target)
     tensors = {name: value for name, value in found.tensors.items() if not name.startswith("pixels.")}

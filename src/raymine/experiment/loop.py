@@ -29,6 +29,7 @@ from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .journal import Journal
 from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
+from .pose_watch import PoseWatch
 from .request import RunResult
 from .restore import name_some, restore_loop
 from .saver import Saver
@@ -66,7 +67,7 @@ class LoopSetup:
     checkpoint (recipe, digests). evaluate: the quick evaluation; None for none. synchronise: waits for the device. now:
     the clock in seconds. on_checkpoint: called after each save with its step and the loop as it was at that step, to
     update the manifest. device: where the state is, which decides how checkpoints are saved. watch: counts the seconds
-    of evaluations and checkpoints.
+    of evaluations and checkpoints. poses: tells about refined poses; None if there are none.
     """
 
     run: RunDir
@@ -85,6 +86,7 @@ class LoopSetup:
     on_checkpoint: Callable[[int, LoopState], None] = lambda *_: None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     watch: Stopwatch = field(default_factory=Stopwatch)
+    poses: PoseWatch | None = None
 
 
 @dataclass
@@ -308,6 +310,9 @@ class Loop:
         loop.window = Window()
         loop.window_from = loop.elapsed
         self._observers.on_step(info)
+        news = self.setup.poses.news() if self.setup.poses is not None else ""
+        if news:
+            self._event("pose-limit", news, level="warning")
 
     def _evaluate(self) -> None:
         """Run the quick evaluation, outside the training clock. Held-out views may select this step as the best."""
@@ -388,6 +393,7 @@ class Loop:
     def _result(self, finished: bool, exit_code: int) -> RunResult:
         step, loop = self.setup.state.step, self.loop
         scores = loop.scores(step)
+        moved = self.setup.poses.mean_sizes() if self.setup.poses is not None else None
         return RunResult(
             run=self.setup.run.path,
             status="finished" if finished else "stopped",
@@ -401,4 +407,6 @@ class Loop:
             held_out_psnr=scores.held_out_psnr,
             best_step=scores.best_step,
             best_held_out_psnr=scores.best_held_out_psnr,
+            pose_degrees=None if moved is None else moved[0],
+            pose_distance=None if moved is None else moved[1],
         )

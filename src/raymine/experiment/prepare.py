@@ -20,6 +20,7 @@ from raymine.scenes.bank import ImageBank, open_bank
 from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
+from .pose_watch import fitting_warnings
 from .request import TrainRequest
 
 # Quick evaluations per run, outside the training clock.
@@ -118,6 +119,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         share = f"{len(held_out)} of {len(trained) + len(held_out)} training views"
         told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
         scene = replace(scene, decisions=(*scene.decisions, told))
+    scene = replace(scene, warnings=(*scene.warnings, *fitting_warnings(train, scene, trained)))
     steps, max_seconds = _limits(request, train, stored)
     config = RunConfig(
         scene=scene_name(request.scene),

@@ -16,6 +16,7 @@ from raymine.scenes.builtin import builtin_scene
 from raymine.terminal import Messages
 
 from .observers import EvalInfo, Event, Observer, Observers, SilentObserver, StartInfo, StepInfo
+from .pose_watch import in_words
 from .prepare import KERNELS
 from .request import RunResult, TrainRequest
 from .runner import train
@@ -102,6 +103,8 @@ class ProgressObserver(SilentObserver):
                 told.append(f"PSNR {result.held_out_psnr:.2f} dB on held-out views")
             if result.best_held_out_psnr is not None and result.best_step != result.step:
                 told.append(f"best {result.best_held_out_psnr:.2f} dB at step {result.best_step}")
+            if result.pose_degrees is not None and result.pose_distance is not None:
+                told.append(in_words(result.pose_degrees, result.pose_distance))
             self._line(", ".join(told))
 
     def close(self) -> None:
@@ -117,8 +120,8 @@ class ProgressObserver(SilentObserver):
         if self._mode == "live":
             # A narrow terminal cuts the end off.
             look = f", {self._look}" if self._look else ""
-            return "  ".join((left, step, f"PSNR {psnr} training{look}", speed))
-        return "  ".join((step, f"PSNR {psnr} on training rays", speed, left))
+            return "  ".join((left, step, f"PSNR {psnr} training{look}", speed, *_poses(info)))
+        return "  ".join((step, f"PSNR {psnr} on training rays", *_poses(info), speed, left))
 
     def _seconds_left(self, info: StepInfo) -> float | None:
         start = self._start
@@ -140,6 +143,13 @@ class ProgressObserver(SilentObserver):
     def _line(self, text: str) -> None:
         # Paths may contain brackets, which are not markup, and must not be wrapped.
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _poses(info: StepInfo) -> tuple[str, ...]:
+    """The mean correction of the poses in words, if they are refined."""
+    if not {"pose_degrees", "pose_distance"} <= info.extra.keys():
+        return ()
+    return (in_words(info.extra["pose_degrees"], info.extra["pose_distance"]),)
 
 
 def _short(value: float) -> str:

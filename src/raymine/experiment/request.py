@@ -96,6 +96,8 @@ class RunResult:
     `loss` and `train_psnr` (dB) are the last recorded training values. `test_psnr` and `held_out_psnr` (dB) are quick
     evaluations of the final model, on test views or on views held out from training; None if there was none at `step`.
     `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select.
+    `pose_degrees` and `pose_distance` are the mean correction of the poses, the latter as a share of the scale of the
+    scene; None if poses were not refined.
     """
 
     run: Path
@@ -110,3 +112,5 @@ class RunResult:
     best_step: int | None = None
     best_held_out_psnr: float | None = None
     wall: float = 0.0
+    pose_degrees: float | None = None
+    pose_distance: float | None = None

@@ -30,6 +30,7 @@ from .loopstate import LoopState
 from .manifest_writer import ManifestWriter
 from .memory import memory_errors, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
+from .pose_watch import PoseWatch
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
@@ -283,6 +284,7 @@ def _train_in(
             on_checkpoint=manifest_writer.update,
             device=device,
             watch=watch,
+            poses=_pose_watch(work),
         )
         observers = Observers([journal, observer])
         observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))
@@ -298,6 +300,12 @@ def _train_in(
     finally:
         if journal is not None:
             journal.close()
+
+
+def _pose_watch(work: _Work) -> PoseWatch | None:
+    frames = work.prepared.scene.frames
+    names = [frames[i].image.stem for i in work.data.rig.frames]
+    return None if work.state.poses is None else PoseWatch(work.state, names)
 
 
 def _repair_events(journal: Journal, step: int) -> tuple[Event, ...]:

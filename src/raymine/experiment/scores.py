@@ -7,7 +7,8 @@ from pathlib import Path
 
 from raymine.contracts import ImageSource, Scene, Split
 from raymine.errors import ConfigError, option
-from raymine.evaluate import Evaluation, PictureChoice, evaluate_views
+from raymine.evaluate import Evaluation, FitConfig, PictureChoice, evaluate_views
+from raymine.evaluate.fit import fitted_scores
 from raymine.rays import CameraRig
 
 from .load import LoadedRun
@@ -37,20 +38,39 @@ def score_frames(
     out: Path | None = None,
     pictures: PictureChoice = "all",
     progress: Callable[[int, int], None] | None = None,
+    fit: FitConfig | None = None,
+    fit_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Render frames of the run's scene and compare them with `images`, which holds these frames in the same order.
 
     out: a folder for metrics.json and pictures, which replace those of an earlier evaluation. pictures: of every view
-    (`all`), of the first four (`few`) or of none. progress: called with (done, total) after each view.
+    (`all`), of the first four (`few`) or of none. progress: called with (done, total) after each view. fit: also score
+    the views after their poses, exposures or both were fitted to `images` (`evaluate.fit`); `Evaluation.fitted` and
+    metrics.json then have these scores. Pictures are those without fitting. fit_progress: as `progress`, of the fits.
     """
     scene = loaded.scene
+    names = [scene.frames[i].image.stem for i in frames]
+    fitted = None
+    if fit is not None:
+        fitted = fitted_scores(
+            loaded.state,
+            loaded.renderer,
+            scene,
+            frames,
+            images,
+            fit,
+            trained=loaded.trained,
+            names=names,
+            progress=fit_progress,
+        )
     return evaluate_views(
         loaded.renderer,
         CameraRig(scene, frames, loaded.device),
         images,
         background=scene.background or (0.0, 0.0, 0.0),
-        names=[scene.frames[i].image.stem for i in frames],
+        names=names,
         out_dir=out,
         pictures=pictures,
         progress=progress,
+        fitted=fitted,
     )

@@ -11,6 +11,7 @@ from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Ra
 from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
 from raymine.fields.initial import xavier
+from raymine.fields.levels import level_weights
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
 from raymine.kernels.harmonics.op import harmonics
@@ -74,6 +75,21 @@ class HashField(nn.Module):
         weights = [nn.Parameter(xavier(shape, seed, 1 + layer, device)) for layer, shape in enumerate(shapes)]
         self.density_layers = nn.ParameterList(weights[:2])
         self.colour_layers = nn.ParameterList(weights[2:])
+        self._fading: Tensor | None = None
+
+    def fade_levels(self, share: float) -> None:
+        """See `contracts.FadesLevels`."""
+        weights = level_weights(self.config.grid.levels, share, self.table.device)
+        self._fading = None if weights is None else weights.repeat_interleave(self.config.grid.features)[:, None]
+
+    @property
+    def _first_layer(self) -> Tensor:
+        """The first density layer [levels * features, width]. While levels are faded in, it has their weights.
+
+        Scaling its rows is the same as scaling the encoding, and leaves the kernels as they are.
+        """
+        weight = self.density_layers[0]
+        return weight if self._fading is None else weight * self._fading
 
     def groups(self) -> list[Group]:
         """Two groups: the table, which is sparse and has no weight decay, and the networks."""
@@ -91,7 +107,7 @@ class HashField(nn.Module):
 
     def geometry(self, encoding: Tensor) -> Tensor:
         """Encoding [n, levels * features] -> [n, geometry], of which column 0 is the density pre-activation."""
-        return (encoding @ self.density_layers[0]).relu_() @ self.density_layers[1]
+        return (encoding @ self._first_layer).relu_() @ self.density_layers[1]
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
         """World positions [n, 3] -> density pre-activation [n]. The field is static: `time` is ignored."""
@@ -117,14 +133,19 @@ class HashField(nn.Module):
 
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:
-        """See `contracts.PullsBack`. With the fused kernel (float32) the table's gradient is sparse."""
+        """See `contracts.PullsBack`. With the fused kernel (float32) the table's gradient is sparse.
+
+        Positions and directions get no gradient.
+        """
         if not self.along_rays:
             with torch.enable_grad():
                 output = self.forward(query)
             torch.autograd.backward((output.colour, output.density), (colour, density))
             return
         found = train(self._network(), query.positions, query.directions, colour, density, query.features)
-        for weight, grad in zip((*self.density_layers, *self.colour_layers), found.layers, strict=True):
+        first = found.layers[0] if self._fading is None else found.layers[0] * self._fading
+        layers = (first, *found.layers[1:])
+        for weight, grad in zip((*self.density_layers, *self.colour_layers), layers, strict=True):
             add_gradient(weight, grad)
         with torch.sparse.check_sparse_tensor_invariants(False):
             rows = torch.sparse_coo_tensor(found.rows[None], found.values, self.table.shape, is_coalesced=True)
@@ -134,8 +155,8 @@ class HashField(nn.Module):
         return Box(self.low, self.high, self.unbounded)
 
     def _network(self) -> Network:
-        layers = tuple(self.density_layers), tuple(self.colour_layers)
-        return Network(self.table, self.config.grid, *layers, self._box())
+        density = self._first_layer, self.density_layers[1]
+        return Network(self.table, self.config.grid, density, tuple(self.colour_layers), self._box())
 
     def forward(self, query: FieldInput) -> FieldOutput:
         return self.decode(self.encode(query.positions, query.features), query.directions)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Memory
 from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
+from raymine.fields.levels import level_weights
 from raymine.kernels.activations import Activation, Activations
 from raymine.kernels.ngp_step.op import Box, to_unit_cube
 
@@ -78,11 +79,16 @@ class MlpField(nn.Module):
         layers = [_linear(shape, seed, layer) for layer, shape in enumerate(shapes)]
         self.trunk = nn.ModuleList(layers[: config.depth])
         self.density_head, self.bottleneck, self.view, self.colour_head = layers[config.depth :]
+        self._fading: Tensor | None = None
+
+    def fade_levels(self, share: float) -> None:
+        """See `contracts.FadesLevels`: levels are the frequencies of positions."""
+        self._fading = level_weights(self.config.position_frequencies, share, self.low.device)
 
     def hidden(self, positions: Tensor) -> Tensor:
         """[n, 3] world positions -> [n, width]: the last layer before the heads."""
         unit = to_unit_cube(positions, Box(self.low, self.high, self.unbounded)) * 2 - 1
-        encoded = positional_encoding(unit, self.config.position_frequencies)
+        encoded = positional_encoding(unit, self.config.position_frequencies, self._fading)
         hidden = encoded
         for number, layer in enumerate(self.trunk, start=1):
             if number == self.config.skip and number > 1:
@@ -109,10 +115,17 @@ class MlpField(nn.Module):
         return FieldOutput(self.colour_head(seen), self.density_head(hidden)[:, 0])
 
 
-def positional_encoding(points: Tensor, frequencies: int) -> Tensor:
-    """[n, D] -> [n, D (1 + 2 frequencies)]: the points, then the sines, then the cosines of 2^k times them."""
+def positional_encoding(points: Tensor, frequencies: int, weights: Tensor | None = None) -> Tensor:
+    """[n, D] -> [n, D (1 + 2 frequencies)]: the points, then the sines, then the cosines of 2^k times them.
+
+    weights: [frequencies], factors on sine and cosine of each frequency; None is 1.
+    """
     scaled = (points[:, None, :] * 2.0 ** torch.arange(frequencies, device=points.device)[:, None]).flatten(1)
-    return torch.cat((points, torch.sin(scaled), torch.cos(scaled)), -1)
+    sine, cosine = torch.sin(scaled), torch.cos(scaled)
+    if weights is not None:
+        factors = weights.repeat_interleave(points.shape[1])
+        sine, cosine = sine * factors, cosine * factors
+    return torch.cat((points, sine, cosine), -1)
 
 
 def _linear(shape: tuple[int, int], seed: int, layer: int) -> nn.Linear:

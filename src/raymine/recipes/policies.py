@@ -53,3 +53,8 @@ def pixel_overrides(name: str) -> Mapping[str, JSON]:
             f"{option('pixels')}: there is no policy `{name}`.{meant}", hint=f"Policies: {', '.join(known)}."
         )
     return {"pixels.policy": name}
+
+
+def fitting_overrides(*, poses: bool, exposure: bool) -> dict[str, JSON]:
+    """Fields of `TrainConfig` that refine poses and fit exposures, with default settings."""
+    return {name: {} for name, wanted in (("poses", poses), ("exposure", exposure)) if wanted}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from raymine.contracts import Rays
 from raymine.kernels.judge.op import Wanted
@@ -18,11 +19,14 @@ class RayBatch(NamedTuple):
     """The rays [R] of a step, their targets, and the pixels [R] (on the CPU) that they go through.
 
     pixels: None if the batch was drawn on the device; a pixel sampler that learns from errors needs them.
+    image: their images [R] on the device of the state, for the exposure; None if the batch was drawn there.
+    rays: have a graph to the poses where these are refined.
     """
 
     pixels: Pixels | None
     rays: Rays
     wanted: Wanted
+    image: Tensor | None = None
 
 
 DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
@@ -42,7 +46,10 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
         background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
     target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
     image, y, x = (part.to(state.device) for part in pixels)
-    return RayBatch(pixels, data.rig.rays_for_pixels(image, x, y), Wanted(target, background, weight))
+    rays = data.rig.rays_for_pixels(image, x, y)
+    if state.poses is not None:
+        rays = state.poses.refine(rays, image)
+    return RayBatch(pixels, rays, Wanted(target, background, weight), image)
 
 
 def next_ray_count(state: TrainState, rays: int, marched: int) -> int:

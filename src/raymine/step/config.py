@@ -14,7 +14,9 @@ from raymine.losses import ColourLoss
 from raymine.mining import MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.samplers import OccupancyConfig
+from raymine.step.exposure import ExposureConfig
 from raymine.step.optimiser import OptimiserConfig
+from raymine.step.poses import PoseConfig
 
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
 Background = Literal["random", "scene"]
@@ -62,6 +64,8 @@ class TrainConfig:
     max_useful_steps: a time-limited run ends after this many steps, because further steps overfit the training views.
         0: no such limit.
     default_steps: the length of a run for which the user gives no limit.
+    poses: refine the poses of the training images along with the field (docs/poses.md); None keeps them.
+    exposure: fit a colour correction for each training image; None for none.
     """
 
     field: FieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -80,6 +84,9 @@ class TrainConfig:
     near_fade: float = 0.0
     max_useful_steps: int = 0
     default_steps: int = 20_000
+    # Left out of config.json where they are None, so that files of runs without them stay as they were.
+    poses: PoseConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
+    exposure: ExposureConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
 
     def __post_init__(self) -> None:
         for name, value, known in (

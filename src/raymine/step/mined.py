@@ -10,6 +10,8 @@
 4. The second pass evaluates the chosen samples with a graph and propagates their gradients to the parameters.
 
 Loss terms over parameters alone involve no samples and are differentiated directly.
+
+Where poses are refined, rays have a graph. It is used at the points at which the field is trained, and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from raymine.contracts import (
     LossReport,
     ParameterView,
     PullsBack,
+    Rays,
     Rounds,
     Samples,
     Selection,
@@ -63,11 +66,11 @@ class OutputGradients(NamedTuple):
 
 def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
     """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says."""
-    objective = Objective(state, batch.rays, batch.wanted, rounds.earlier)
+    objective = Objective(state, batch.rays.detached(), batch.wanted, rounds.earlier, batch.image)
     if state.miner is None:
-        found = _unmined(state, objective, rounds.samples, fields)
+        found = _unmined(state, objective, batch.rays, rounds.samples, fields)
     else:
-        found = _mined(state, objective, rounds.samples, fields)
+        found = _mined(state, objective, batch.rays, rounds.samples, fields)
     terms = parameter_terms(state)
     if terms:
         value = sum_of(terms, ParameterView(state.optimiser.parameters, state.step))
@@ -77,25 +80,29 @@ def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFie
     return found
 
 
-def _unmined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
+def _unmined(
+    state: TrainState, objective: Objective, rays: Rays, samples: Samples, fields: StepFields
+) -> BackwardResult:
     mining = state.config.mining
     if mining.policy == "prune":
         samples, query = visible_samples(fields.inference, objective.rays, samples, mining.stop, mining.faint)
+        if state.poses is not None:
+            query = replace(query_points(rays, samples), features=query.features)
     else:
-        query = query_points(objective.rays, samples)
+        query = query_points(rays, samples)
     loss = objective(fields.training.forward(query), samples)
     (loss.total if fields.loss_scale == 1 else loss.total * fields.loss_scale).backward()
     return BackwardResult(loss, len(samples), {})
 
 
-def _mined(state: TrainState, objective: Objective, samples: Samples, fields: StepFields) -> BackwardResult:
+def _mined(state: TrainState, objective: Objective, rays: Rays, samples: Samples, fields: StepFields) -> BackwardResult:
     mining = state.config.mining
     assert state.miner is not None
     first, kept = first_pass(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
     found = objective_gradients(state, objective, first, samples, fields.loss_scale)
     chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
     if len(chosen.index):
-        query = query_points(objective.rays, take(samples, chosen.index))
+        query = query_points(rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
         train_chosen(fields.training, query, found.gradient, chosen, fields.loss_scale)
     return BackwardResult(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
@@ -133,11 +140,14 @@ def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, sca
 
 
 def train_chosen(field: Field, query: FieldInput, gradient: Tensor, chosen: Selection, scale: float = 1.0) -> None:
-    """Propagate the output gradients [B, 4] of the chosen samples, weighted and scaled, to the parameters."""
+    """Propagate the output gradients [B, 4] of the chosen samples, weighted and scaled, to the parameters.
+
+    A query with a graph (refined poses) goes through autograd: `PullsBack` reaches the field's parameters alone.
+    """
     weight = chosen.weight if scale == 1 else chosen.weight * scale
     part = gradient[chosen.index] * weight[:, None]
     colour, density = part[:, :3].contiguous(), part[:, 3].contiguous()
-    if isinstance(field, PullsBack):
+    if isinstance(field, PullsBack) and not query.has_graph:
         field.pull_back(query, colour, density)
     else:
         output = field.forward(query)

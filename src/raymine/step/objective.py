@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -28,12 +28,16 @@ from raymine.step.state import TrainState
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler."""
+    """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
+
+    image [R]: of each ray, for the exposure, if the state has one.
+    """
 
     state: TrainState
     rays: Rays
     wanted: Wanted
     rounds: tuple[Round, ...] = ()
+    image: Tensor | None = None
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
@@ -48,13 +52,18 @@ class Objective:
         if state.config.near_fade > 0:
             output = _faded(output, samples, state.config.near_fade)
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
+        if state.exposure is not None:
+            assert self.image is not None, "engines that draw rays on the device refuse an exposure"
+            seen = rendered.colour, rendered.opacity, self.wanted.background
+            rendered = replace(rendered, colour=state.exposure.expose(*seen, self.image))
         parameters = state.optimiser.parameters
         return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
 
 
 def closed_form(state: TrainState) -> JudgedLoss | None:
     """The loss as arguments of `judge`, if that has the gradient of all its terms in closed form; else None."""
-    return judged_loss(state.config.loss) if activations_of(state.field) == NGP else None
+    closed = state.exposure is None and activations_of(state.field) == NGP
+    return judged_loss(state.config.loss) if closed else None
 
 
 def parameter_terms(state: TrainState) -> list[Term]:

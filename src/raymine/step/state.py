@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import Field, Part, Renderer, Sampler, Scalars
+from raymine.contracts import FadesLevels, Field, Part, Renderer, Sampler, Scalars
 from raymine.errors import CheckpointError, ConfigError
 from raymine.mining import Miner
 from raymine.pixels import PixelSampler
@@ -15,12 +15,14 @@ from raymine.render import VolumeRenderer
 from raymine.step.average import Average
 from raymine.step.config import TrainConfig
 from raymine.step.data import TrainData
+from raymine.step.exposure import Exposure
 from raymine.step.optimiser import Optimiser
 from raymine.step.parts import TensorsPart, part_of
+from raymine.step.poses import PoseRefinement
 
 
 class TrainState:
-    """A model in training: named parts (field, sampler, miner, pixels, average, optimiser) and a few counters.
+    """A model in training: named parts (field, sampler, miner, pixels, average, optimiser, ...) and a few counters.
 
     Random numbers are a function of (seed, step), so there is no generator state. `horizon` is the number of steps that
     the learning-rate schedule is planned for; the training loop sets it. `restore_count` counts the calls of `restore`,
@@ -36,6 +38,8 @@ class TrainState:
         miner: Miner | None,
         seed: int,
         device: torch.device,
+        poses: PoseRefinement | None = None,
+        exposure: Exposure | None = None,
     ) -> None:
         self.config = config
         self.module = field
@@ -44,7 +48,11 @@ class TrainState:
         self.miner = miner
         self.seed = seed
         self.device = device
+        self.poses, self.exposure = poses, exposure
         trained = {"field": part_of(field), "sampler": part_of(sampler)}
+        trained |= {
+            name: part_of(part) for name, part in (("poses", poses), ("exposure", exposure)) if part is not None
+        }
         self.optimiser = Optimiser(config.optimiser, trained)
         share = config.optimiser.average
         self.average = Average(field, share) if share > 0 else None
@@ -71,7 +79,22 @@ class TrainState:
     @property
     def shown(self) -> Field:
         """The field that is evaluated and rendered: the moving average if there is one, else the trained field."""
-        return self.field if self.average is None else self.average.field
+        shown = self.field if self.average is None else self.average.field
+        self._fade(shown)
+        return shown
+
+    @property
+    def fading(self) -> bool:
+        """Whether the field is used with a part of its levels in the current step, because poses are refined."""
+        return self.poses is not None and self.poses.config.open_share(self.step, self.horizon) < 1
+
+    def fade_levels(self) -> None:
+        """Open the levels of the trained field that the current step calls for. Without poses, all are open."""
+        self._fade(self.field)
+
+    def _fade(self, field: Field) -> None:
+        if self.poses is not None and isinstance(field, FadesLevels):
+            field.fade_levels(self.poses.config.open_share(self.step, self.horizon))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor to save, by `part.name`. They share memory with the state."""
@@ -143,7 +166,12 @@ def create_state(
     miner = Miner(config.mining.hard, images=max(1, len(data.rig)), device=device) if hard else None
     if pixels is None:
         pixels = PixelSampler(config.pixels, data.images)
-    return TrainState(config, field, sampler, pixels, miner, seed, device)
+    images, lr, poses, exposure = len(data.rig), config.optimiser.lr, None, None
+    if config.poses is not None:
+        poses = PoseRefinement(config.poses, images, data.bounds, lr, device)
+    if config.exposure is not None:
+        exposure = Exposure(config.exposure, images, lr, device)
+    return TrainState(config, field, sampler, pixels, miner, seed, device, poses, exposure)
 
 
 def twin_of(state: TrainState, data: TrainData) -> TrainState:

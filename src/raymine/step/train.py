@@ -19,11 +19,12 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     """
     config, step = state.config, state.step
     draws = Draws(state.seed, step, state.device)
+    state.fade_levels()
     if isinstance(state.sampler, PreparesStep):
         state.sampler.before_step(field_for_occupancy(config, state.field), draws, data.times)
     batch = (draw or draw_batch)(state, data)
     fields = fields_for_step(config, state.field)
-    rounds = state.sampler.sample(batch.rays, fields.inference, draws)
+    rounds = state.sampler.sample(batch.rays.detached(), fields.inference, draws)
     loss, trained, extra = backward(state, batch, rounds, fields)
     if state.pixels.learns:
         assert batch.pixels is not None
@@ -32,6 +33,9 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     gate = state.optimiser.gate(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
     state.optimiser.step(rate, gate)
+    if state.poses is not None:
+        state.poses.clip()
+        extra = {**extra, **state.poses.numbers()}
     state.step += 1
     if state.average is not None:
         state.average.follow(state.module, state.step)

@@ -18,6 +18,8 @@ from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.render import VolumeRenderer
 from raymine.step import TrainConfig, create_state
+from raymine.step.exposure import ExposureConfig
+from raymine.step.poses import PoseConfig
 from support.scenes import ball_scene
 from support.step import CONFIG
 
@@ -57,6 +59,10 @@ def test_cpu_uses_the_plain_engine_one_step_at_a_time() -> None:
         (replace(CUDA, pixels=PixelConfig(policy="error+edges")), True, "not by error+edges"),
         (replace(CUDA, optimiser=replace(CUDA.optimiser, beta1=0.0)), True, "optimiser.beta1 is 0"),
         (replace(CUDA, pixels=PixelConfig(policy="error")), False, ""),
+        (replace(CUDA, poses=PoseConfig()), True, "no gradients for poses, which are refined"),
+        (replace(CUDA, poses=PoseConfig(), engine="captured"), True, "no gradients for poses"),
+        (replace(CUDA, exposure=ExposureConfig()), True, "know no exposure of images"),
+        (replace(CUDA, poses=PoseConfig(), exposure=ExposureConfig()), False, ""),
     ],
 )
 def test_problem_with_names_unsupported_settings(config: TrainConfig, training: bool, reason: str) -> None:

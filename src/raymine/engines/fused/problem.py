@@ -35,6 +35,10 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
 
 
 def _training_problem(config: TrainConfig) -> str:
+    if config.poses is not None:
+        return "the fused kernels have no gradients for poses, which are refined"
+    if config.exposure is not None:
+        return "the fused kernels know no exposure of images"
     if config.engine != "auto":
         return f"the {config.engine} step was asked for"
     if judged_loss(config.loss) is None:

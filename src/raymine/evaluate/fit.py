@@ -1,0 +1,294 @@
+"""Scores of views after their poses, their exposures or both were fitted to their own images, with the field frozen.
+
+A run with refined poses has a world of its own, and one with exposures has a brightness of its own. The poses and the
+exposures of test images were not trained, so that a direct comparison measures this difference rather than the field.
+The protocol, for each image that is scored:
+
+1. Its pose starts from the given one. If the run has refined its training poses, the similarity that takes the given
+   training poses closest to the refined ones is applied to it (`cameras.align_poses`). The exposure is the identity.
+2. Adam fits the twist (`step.poses`), the exposure (`step.exposure`) or both, and nothing else: `steps` steps, each on
+   `pixels` random pixels of the image. It minimises the mean squared error. The learning rate decays exponentially
+   to a hundredth. Twists stay within the limits of pose refinement.
+3. The fit is kept if it lowers the error on `CHECKED` times `pixels` other random pixels of the image; else the view is
+   scored as it started.
+4. PSNR and SSIM of the whole image, as in every evaluation.
+
+So these scores have seen the test images, through 6 numbers of an image (12 for both). They are always reported beside
+the scores without fitting, under a name of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raymine.cameras import align_poses, apply_similarity
+from raymine.contracts import ImageSource, Rays, Rendered, Renderer, Scene, activations_of
+from raymine.errors import ConfigError, option, require_finite
+from raymine.kernels.threads import total
+from raymine.pixels import draw_uniform
+from raymine.rays import CameraRig
+from raymine.render import SEEN, composite_output, query_points, visible_samples
+from raymine.step import TrainState
+from raymine.step.exposure import expose
+from raymine.step.poses import PoseConfig, motions, move_poses, move_rays, scene_scale
+
+from .views import Evaluation, ViewScore, evaluate_views
+
+FitChoice = Literal["poses", "exposure", "both"]
+CHECKED = 4
+_FINAL = 0.01
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """What is fitted, and how (see the module). lr: of twists and of exposures."""
+
+    what: FitChoice = "poses"
+    steps: int = 200
+    pixels: int = 1024
+    pose_lr: float = 2e-3
+    exposure_lr: float = 1e-2
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.what not in get_args(FitChoice):
+            raise ConfigError(f"{option('fit')} must be one of {', '.join(get_args(FitChoice))}, got {self.what!r}.")
+        if self.steps < 1 or self.pixels < 1 or not (self.pose_lr > 0 and self.exposure_lr > 0):
+            raise ConfigError(
+                "a fit needs at least 1 step, 1 pixel and learning rates above 0; "
+                f"got {self.steps}, {self.pixels}, {self.pose_lr} and {self.exposure_lr}."
+            )
+
+    @property
+    def poses(self) -> bool:
+        return self.what != "exposure"
+
+    @property
+    def exposure(self) -> bool:
+        return self.what != "poses"
+
+
+@dataclass(frozen=True)
+class ViewFit:
+    """What was fitted to one image. kept: whether it lowered the error; if not, all of it is 0.
+
+    twist: rotation in radians, translation in shares of the scale of the scene. code: log-gains, then biases.
+    """
+
+    twist: tuple[float, ...] = (0.0,) * 6
+    code: tuple[float, ...] = (0.0,) * 6
+    kept: bool = False
+
+    @property
+    def degrees(self) -> float:
+        return math.degrees(math.hypot(*self.twist[:3]))
+
+    @property
+    def distance(self) -> float:
+        """Length of the translation, as a share of the scale of the scene."""
+        return math.hypot(*self.twist[3:])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The scores of views after fitting, and the fits, in the order of the request. seconds: of all of it."""
+
+    config: FitConfig
+    views: tuple[ViewScore, ...]
+    fits: tuple[ViewFit, ...]
+    seconds: float
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.views, self.seconds)
+
+    def to_json(self) -> dict[str, object]:
+        """JSON values, beside the scores without fitting."""
+        scores = self.evaluation.to_json()
+        rows = zip(scores.pop("images"), self.fits, strict=True)  # type: ignore[call-overload]
+        return {
+            "what": self.config.what,
+            "steps": self.config.steps,
+            "pixels": self.config.pixels,
+            **scores,
+            "mean_degrees": float(np.mean([fit.degrees for fit in self.fits])),
+            "mean_distance": float(np.mean([fit.distance for fit in self.fits])),
+            "images": [
+                {**row, "kept": fit.kept, "degrees": fit.degrees, "distance": fit.distance, "exposure": list(fit.code)}
+                for row, fit in rows
+            ],
+        }
+
+
+def fitted_scores(
+    state: TrainState,
+    renderer: Renderer,
+    scene: Scene,
+    frames: Sequence[int],
+    images: ImageSource,
+    config: FitConfig,
+    *,
+    trained: Sequence[int] = (),
+    names: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Fitted:
+    """Fit and score frames of the scene by the protocol of this module. `images` holds the frames in the same order.
+
+    trained: the frames on which the state was trained, needed if its poses were refined. progress: called with (done,
+    total) after each view.
+    """
+    started = time.perf_counter()
+    device = state.device
+    starts = torch.from_numpy(starting_poses(state, scene, frames, trained) if config.poses else _poses(scene, frames))
+    rig = CameraRig(_with_poses(scene, frames, starts), frames, device)
+    background = scene.background or (0.0, 0.0, 0.0)
+    scale, fits, views = scene_scale(scene.bounds), [], list[ViewScore]()
+    for index in range(len(frames)):
+        fits.append(_fit(_View(state, rig, images, index, torch.tensor(background, device=device), scale), config))
+        twist = torch.tensor([fits[-1].twist], dtype=torch.float64)
+        final = move_poses(starts[index : index + 1], motions(twist, scale))
+        moved = CameraRig(_with_poses(scene, frames[index : index + 1], final), frames[index : index + 1], device)
+        shown = ExposedRenderer(renderer, fits[-1].code) if any(fits[-1].code) else renderer
+        one = _OneImage(images, index)
+        name = None if names is None else [names[index]]
+        views += evaluate_views(shown, moved, one, background=background, names=name).views
+        if progress is not None:
+            progress(index + 1, len(frames))
+    return Fitted(config, tuple(views), tuple(fits), time.perf_counter() - started)
+
+
+def _poses(scene: Scene, frames: Sequence[int]) -> np.ndarray:
+    return np.stack([scene.frames[i].pose for i in frames])
+
+
+def starting_poses(state: TrainState, scene: Scene, frames: Sequence[int], trained: Sequence[int]) -> np.ndarray:
+    """Poses [V, 3, 4] of the frames, moved as a whole with the training poses."""
+    poses = _poses(scene, frames)
+    if state.poses is None or not trained:
+        return poses
+    given = _poses(scene, trained)
+    refined = state.poses.moved(torch.from_numpy(given).to(state.device)).cpu().numpy()
+    return apply_similarity(align_poses(given, refined), poses)
+
+
+def _with_poses(scene: Scene, frames: Sequence[int], poses: Tensor) -> Scene:
+    changed = list(scene.frames)
+    for frame, pose in zip(frames, poses.numpy(), strict=True):
+        changed[frame] = replace(changed[frame], pose=pose)
+    return replace(scene, frames=tuple(changed))
+
+
+@dataclass(frozen=True)
+class _View:
+    """An image whose pose and exposure are fitted. background [3]; scale: of the scene, in world units."""
+
+    state: TrainState
+    rig: CameraRig
+    images: ImageSource
+    index: int
+    background: Tensor
+    scale: float
+
+    def loss(self, twist: Tensor, code: Tensor, pixels: int, draw: int) -> Tensor:
+        """Mean squared error [] on `pixels` random pixels, which are a function of the image and of `draw`."""
+        sizes = torch.from_numpy(self.images.sizes[self.index : self.index + 1])
+        zero, y, x = draw_uniform(sizes, pixels, self.index, draw)
+        rgba, weight = self.images.gather(zero + self.index, y, x)
+        device = self.rig.device
+        rgba, weight, zero, y, x = (part.to(device) for part in (rgba, weight, zero, y, x))
+        background = self.background.expand(pixels, 3)
+        target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
+        rays = self.rig.rays_for_pixels(zero + self.index, x, y)
+        if twist.requires_grad or bool(twist.any()):
+            rays = move_rays(rays, motions(twist, self.scale), zero)
+        seen = rendered(self.state, rays, background)
+        colour = expose(seen.colour, seen.opacity, background, code)
+        return total((colour - target).square() * weight[:, None]) / (3 * total(weight).clamp_min(1.0))
+
+
+def rendered(state: TrainState, rays: Rays, background: Tensor) -> Rendered:
+    """Rays [R] over a background [R, 3], by the field that is shown. Differentiable in origins and directions."""
+    field, stop, still = state.shown, state.config.mining.stop, rays.detached()
+    with torch.no_grad():
+        samples = state.sampler.sample(still, field).samples
+    samples, query = visible_samples(field, still, samples, stop, SEEN)
+    if rays.origins.requires_grad:
+        query = replace(query_points(rays, samples), features=query.features)
+    return composite_output(field.forward(query), samples, background, stop, activations_of(field))
+
+
+def _fit(view: _View, config: FitConfig) -> ViewFit:
+    device, limits = view.rig.device, view.state.config.poses or PoseConfig()
+    twist, code = (torch.zeros(1, 6, device=device) for _ in range(2))
+    chosen = [(twist, config.pose_lr)] if config.poses else []
+    chosen += [(code, config.exposure_lr)] if config.exposure else []
+    for value, _ in chosen:
+        value.requires_grad_()
+    groups = [{"params": [value], "lr": lr} for value, lr in chosen]
+    adam = torch.optim.Adam(groups, betas=(0.9, 0.99))
+    with torch.enable_grad():
+        for step in range(config.steps):
+            loss = view.loss(twist, code, config.pixels, step)
+            # The field's own parameters may want gradients too, and must not get any.
+            grads = torch.autograd.grad(loss, [value for value, _ in chosen])
+            for group, (value, lr), grad in zip(adam.param_groups, chosen, grads, strict=True):
+                value.grad, group["lr"] = grad.nan_to_num(), lr * _FINAL ** (step / config.steps)
+            adam.step()
+            _clip(twist, limits)
+    with torch.no_grad():
+        still = torch.zeros_like(twist), torch.zeros_like(code)
+        before, after = (
+            float(view.loss(*pair, CHECKED * config.pixels, config.steps)) for pair in (still, (twist, code))
+        )
+    if not after < before:
+        return ViewFit()
+    return ViewFit(tuple(twist[0].tolist()), tuple(code[0].tolist()), True)
+
+
+@torch.no_grad()
+def _clip(twist: Tensor, limits: PoseConfig) -> None:
+    for part, limit in ((twist[:, :3], math.radians(limits.limit_degrees)), (twist[:, 3:], limits.limit_distance)):
+        part.mul_((limit / part.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0))
+
+
+@dataclass(frozen=True)
+class ExposedRenderer:
+    """A renderer whose colours have the exposure `code`: log-gains, then biases (`step.exposure.expose`)."""
+
+    renderer: Renderer
+    code: tuple[float, ...]
+
+    def render(self, rays: Rays, background: Tensor) -> Rendered:
+        """See `contracts.Renderer`."""
+        seen = self.renderer.render(rays, background)
+        code = torch.tensor([self.code], device=seen.colour.device)
+        behind = background.to(seen.colour.device).expand(len(rays), 3)
+        return replace(seen, colour=expose(seen.colour, seen.opacity, behind, code))
+
+
+class _OneImage:
+    """One image of a source, as a source of its own."""
+
+    def __init__(self, images: ImageSource, index: int) -> None:
+        self._images, self._index = images, index
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return self._images.sizes[self._index : self._index + 1]
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._images.gather(image + self._index, y, x)
+
+    def image(self, index: int) -> np.ndarray:
+        return self._images.image(self._index + index)
+
+    def mask(self, index: int) -> np.ndarray | None:
+        return self._images.mask(self._index + index)
