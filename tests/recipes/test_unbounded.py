@@ -93,6 +93,7 @@ def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     assert capture.config.recipe == "unbounded"
     assert capture.scene.bounds.levels == LEVELS
     assert any(said.startswith("Recipe: unbounded, since") for said in capture.scene.decisions)
+    assert any(said.startswith(f"Bounds: unbounded samples {LEVELS} levels") for said in capture.scene.decisions)
     box = prepare(TrainRequest("builtin", steps=1, device="cpu"))
     assert box.config.recipe == "ngp"
 

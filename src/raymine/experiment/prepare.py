@@ -94,7 +94,10 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         request, scene = _with_recipe(request, scene, stored)
     name = recipes.name_of(request.recipe)
     base, train = _configure(request, scene, device)
-    scene = scene.reaching(train.levels)
+    if scene.reaching(train.levels) is not scene:
+        scene = scene.reaching(train.levels)
+        told = f"Bounds: {name} samples {scene.bounds.levels} levels, for a background that nothing was measured on."
+        scene = replace(scene, decisions=(*scene.decisions, told))
     if scene.dynamic and not getattr(train.field, "dynamic", False):
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))

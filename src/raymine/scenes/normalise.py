@@ -41,6 +41,7 @@ _MOST_LEVELS = 7
 _OUTLIER = 32.0
 _NEARLY_PARALLEL = 0.02
 _NEAR = 0.1
+_ONE_PLACE = 1e-6
 _LEAST_NEAR = 0.01
 
 
@@ -66,6 +67,8 @@ class Normalised:
 def normalise(parsed: Parsed, fitted: Sequence[Fitted], transparent: bool) -> Normalised:
     """The normalisation of a scene. transparent: whether images have transparent pixels, so there is no background."""
     poses = np.stack([f.pose for f in fitted])
+    if not any(f.frame.time is not None for f in fitted):
+        _report_no_parallax(parsed, poses)
     if parsed.object_scene:
         return _object_scene(parsed, poses, transparent)
     near, far = _depth_range(fitted)
@@ -225,6 +228,19 @@ def _report_outliers(parsed: Parsed, fitted: Sequence[Fitted], reach: np.ndarray
         )
         fix = "Their poses are probably wrong: correct them or remove the frames."
         parsed.problems.append(Problem(parsed.source, what, fix, "warning", "outlier", tuple(names)))
+
+
+def _report_no_parallax(parsed: Parsed, poses: np.ndarray) -> None:
+    """Reports a capture from a single place: its images agree with any depth, so none can be learnt."""
+    origins = poses[:, :, 3]
+    spread = float(np.linalg.norm(origins - origins[0], axis=1).max())
+    size = max(float(np.abs(origins).max()), 1.0)
+    if spread > _ONE_PLACE * size:
+        return
+    what = "there is one image" if len(poses) == 1 else "all cameras are in one place"
+    fix = "Depth cannot be learnt without parallax: take photos from several places, or check the poses."
+    problem = Problem(parsed.source, f"{what}, so nothing shows how far things are.", fix, "warning", "parallax")
+    parsed.problems.append(problem)
 
 
 def _levels_for(reach: float) -> int:

@@ -195,6 +195,17 @@ def test_wrong_image_sizes_and_non_invertible_lenses_are_reported(tmp_path: Path
     assert len(only(problems, "lens").files) == 9
 
 
+@pytest.mark.parametrize("count", [1, 9])
+def test_capture_from_one_place_is_reported(tmp_path: Path, count: int):
+    capture = ring(9)
+    place = np.array([1.0, 2.0, 3.0])
+    capture.translations[:] = [-rotation @ place for rotation in capture.rotations]
+    frames = frames_of(capture)[:count]
+    write_transforms(capture, tmp_path, frames=frames)
+    what = only(check_scene(tmp_path), "parallax").what
+    assert what.startswith("there is one image" if count == 1 else "all cameras are in one place")
+
+
 def test_same_pose_at_different_times_is_no_duplicate(tmp_path: Path):
     capture = ring(8, centre=(0.0, 0.0, 0.0))
     capture.rotations[:] = capture.rotations[0]
