@@ -20,6 +20,7 @@ from raymine.contracts import (
     KeepsFeatures,
     Rays,
     Rendered,
+    RendersRays,
     Sampler,
     Samples,
     SeesAlongRays,
@@ -32,6 +33,10 @@ from raymine.kernels.select.op import compact
 
 SEEN = 1e-5
 """The renderer leaves out samples with an opacity below this: far less than half a level of an 8-bit picture."""
+
+_WHOLE = 4
+"""See `VolumeRenderer`. Fewer and larger kernels wait less often for their threads: a view of 106,400 rays took 2.5 s of
+processor time instead of 3.1 s on 2 cores beside other processes. Samples of 2^15 rays are about 70 MB."""
 
 
 def query_points(rays: Rays, samples: Samples) -> FieldInput:
@@ -152,7 +157,8 @@ class VolumeRenderer:
     """Renders any number of rays without a graph (see `contracts.Renderer`).
 
     To bound memory, it marches `chunk` rays at a time and renders them in groups of about `batch` marched samples.
-    Within a group it queries the field from front to back, until a ray's transmittance falls below `stop`.
+    Within a group it queries the field from front to back, until a ray's transmittance falls below `stop`. A field that
+    renders whole rays (`contracts.RendersRays`) keeps nothing for a sample and takes `_WHOLE` times as many of both.
     """
 
     field: Field
@@ -167,10 +173,11 @@ class VolumeRenderer:
         device = rays.origins.device
         background = background.to(device)
         colour, opacity, depth = (torch.empty(len(rays), *tail, device=device) for tail in ((3,), (), ()))
-        for start in range(0, len(rays), self.chunk):
-            part = rays.slice(start, min(start + self.chunk, len(rays)))
+        larger = _WHOLE if isinstance(self.field, RendersRays) and self.field.along_rays else 1
+        for start in range(0, len(rays), self.chunk * larger):
+            part = rays.slice(start, min(start + self.chunk * larger, len(rays)))
             samples = self.sampler.sample(part, self.field).samples
-            for low, high in _groups(samples, self.batch):
+            for low, high in _groups(samples, self.batch * larger):
                 out = self._group(part.slice(low, high), _rows(samples, low, high), background)
                 at = slice(start + low, start + high)
                 colour[at], opacity[at] = out.colour, out.opacity
@@ -178,6 +185,8 @@ class VolumeRenderer:
         return Rendered(colour, opacity, depth, torch.empty(0, device=device))
 
     def _group(self, rays: Rays, samples: Samples, background: Tensor) -> Rendered:
+        if isinstance(self.field, RendersRays) and self.field.along_rays:
+            return self.field.render(rays, samples, background, self.stop, SEEN)
         if isinstance(self.field, SeesAlongRays) and self.field.along_rays:
             output, _ = first_pass(self.field, rays, samples, self.stop, SEEN)
         else:

@@ -32,6 +32,7 @@ from .parts import PreparesStep as PreparesStep
 from .parts import PullsBack as PullsBack
 from .parts import Reads as Reads
 from .parts import Renderer as Renderer
+from .parts import RendersRays as RendersRays
 from .parts import Sampler as Sampler
 from .parts import SamplerConfig as SamplerConfig
 from .parts import Scalars as Scalars

@@ -135,6 +135,15 @@ class SeesAlongRays(Protocol):
 
 
 @runtime_checkable
+class RendersRays(SeesAlongRays, Protocol):
+    """A field that also renders whole rays at once, without anything stored for their samples."""
+
+    def render(self, rays: Rays, samples: Samples, background: Tensor, stop: float, faint: float) -> Rendered:
+        """Rays [R] over one background colour [3], as `infer` and `composite` would. `weights` is empty. No graph."""
+        ...
+
+
+@runtime_checkable
 class PullsBack(Protocol):
     """A field that computes parameter gradients from output gradients faster than autograd does."""
 

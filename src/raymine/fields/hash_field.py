@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Rays, Samples
+from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Rays, Rendered, Samples
 from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
 from raymine.fields.initial import xavier
@@ -16,7 +16,7 @@ from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, Network, infer, to_unit_cube, train
+from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, Network, infer, render, to_unit_cube, train
 from raymine.kernels.philox.op import Stream, uniform
 
 
@@ -130,6 +130,11 @@ class HashField(nn.Module):
         """See `contracts.SeesAlongRays`."""
         out = infer(self._network(), rays.origins, rays.directions, samples, stop, faint, colour=colour, keep=keep)
         return FieldOutput(out.colour, out.density), out.features
+
+    def render(self, rays: Rays, samples: Samples, background: Tensor, stop: float, faint: float) -> Rendered:
+        """See `contracts.RendersRays`."""
+        out = render(self._network(), rays.origins, rays.directions, samples, background, stop, faint)
+        return Rendered(*out, out.colour.new_empty(0))
 
     @torch.no_grad()
     def pull_back(self, query: FieldInput, colour: Tensor, density: Tensor) -> None:

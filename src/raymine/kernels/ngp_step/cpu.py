@@ -19,6 +19,7 @@ from raymine.kernels._numba import Kernel, array, kernel, tasks
 from raymine.kernels.activations import CAP, HIDDEN
 from raymine.kernels.hash_grid.cpu import encode, layout, touched_gradient
 from raymine.kernels.hash_grid.spec import GridSpec
+from raymine.kernels.ngp_step.cpu_render import render as render
 from raymine.kernels.ngp_step.inputs import WIDTH, Box
 from raymine.kernels.ngp_step.layers import dense_layer, encode_chunk, encode_direction, network_inputs, padded, place
 from raymine.kernels.packed import Samples

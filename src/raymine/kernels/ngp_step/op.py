@@ -87,6 +87,48 @@ def infer(
         return Inferred(*reference.infer(*network, origins, directions, samples, stop, faint, colour, keep))
 
 
+class Pixels(NamedTuple):
+    """Rendered rays: colour [R, 3] over the background, opacity [R], depth [R] (sum of weight times distance)."""
+
+    colour: Tensor
+    opacity: Tensor
+    depth: Tensor
+
+
+def render(
+    network: Network,
+    origins: Tensor,
+    directions: Tensor,
+    samples: Samples,
+    background: Tensor,
+    stop: float,
+    faint: float,
+) -> Pixels:
+    """Render rays [R] over one background colour [3]: `infer`, the activations `NGP` and `composite` in one.
+
+    Arguments as in `infer`. Nothing is stored for a sample. Not differentiable.
+    """
+    n, rays, device = len(samples), samples.n_rays, origins.device
+    named = (
+        ("origins", origins, (rays, 3)),
+        ("directions", directions, (rays, 3)),
+        ("t_start", samples.t_start, (n,)),
+        ("t_end", samples.t_end, (n,)),
+        ("background", background, (3,)),
+    )
+    kind = checks.floats(named, device)
+    _check(network, device, kind)
+    checks.numbers(stop=stop, faint=faint)
+    first, count = checks.pack(samples.first, samples.count, n, device)
+    samples = replace(samples, first=first, count=count)
+    with torch.no_grad():
+        if _fits(network, kind):
+            with dispatch.kernel_lock:
+                kernels = dispatch.kernels("ngp_step", "cpu")
+                return Pixels(*kernels.render(*network, origins, directions, samples, background, stop, faint))
+        return Pixels(*reference.render(*network, origins, directions, samples, background, stop, faint))
+
+
 class Gradients(NamedTuple):
     """Gradients of a `Network`.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raymine.kernels.activations import CAP, HIDDEN
-from raymine.kernels.composite.reference import transmittance
+from raymine.kernels.composite.reference import composite, transmittance
 from raymine.kernels.hash_grid import reference as hash_grid
 from raymine.kernels.hash_grid.spec import GridSpec
 from raymine.kernels.ngp_step.inputs import Box, harmonics, to_unit_cube
@@ -47,6 +47,29 @@ def infer(
     raw = torch.where(hidden, torch.full_like(active, HIDDEN), geometry[:, 0])
     kept = features if keep else features[:0]
     return torch.where(hidden[:, None], 0.0, outputs) if with_colour else torch.zeros_like(positions), raw, kept
+
+
+def render(
+    table: Tensor,
+    spec: GridSpec,
+    density: tuple[Tensor, ...],
+    colour: tuple[Tensor, ...],
+    box: Box,
+    origins: Tensor,
+    directions: Tensor,
+    samples: Samples,
+    background: Tensor,
+    stop: float,
+    faint: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """-> colour [R, 3] over the background [3], opacity [R], depth [R]: `composite` of what `infer` gives."""
+    network = (table, spec, density, colour, box)
+    raw, density_raw, _ = infer(*network, origins, directions, samples, stop, faint, True, False)
+    active = torch.exp((density_raw - 1).clamp_max(CAP))
+    behind = background.expand(samples.n_rays, 3)
+    pack = samples.first, samples.count
+    out = composite(active, raw.sigmoid(), samples.t_start, samples.t_end, *pack, behind, stop)
+    return out[0], out[1], out[2]
 
 
 def forward(
