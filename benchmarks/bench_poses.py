@@ -2,14 +2,16 @@
 
     python benchmarks/bench_poses.py SCENE --downscale 4 --seconds 60 --share 0.1 --degrees 3
     python benchmarks/bench_poses.py SCENE --downscale 2 --seconds 60 --perturb-degrees 1 --perturb-distance 0.01
+    python benchmarks/bench_poses.py builtin --guard --steps 800
 
 The first form turns some training cameras about random axes through the centre of the scene, trains with each policy
 for the same time and evaluates on test views, whose poses are right. The second turns every training camera about a
 random axis through its own centre, moves it in a random direction by a share of the scale of the scene, and trains
 three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
 of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
-means over the training images after alignment; distances are shares of the scale. Prints one JSON row per run.
-`builtin` names the built-in scene.
+means over the training images after alignment; distances are shares of the scale. The third reports which images a
+run names as hard (`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, with the policies none, prune
+and hard. Prints one JSON row per run. `builtin` names the built-in scene.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 import argparse
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,6 +38,7 @@ from raymine.config import replace_fields
 from raymine.contracts import Scene
 from raymine.evaluate import FitConfig, evaluate_views
 from raymine.evaluate.fit import fitted_scores
+from raymine.evaluate.hard_images import ImageErrors
 from raymine.evaluate.quick import quick_psnr
 from raymine.experiment.prepare import evaluation_frames, open_data
 from raymine.files import JSON
@@ -157,6 +162,63 @@ def trained(config: TrainConfig, data: TrainData, seconds: float, steps: int = 0
     return state
 
 
+GUARD_SHARES = (0.0, 0.02, 0.1)
+GUARD_POLICIES = ("none", "prune", "hard")
+GUARD_LOOKS = 4
+
+
+def guard_rows(path: str | Path, downscale: int, steps: int, degrees: float, seed: int) -> Iterator[dict[str, JSON]]:
+    """A row for each share of wrong poses and each policy: PSNR on clean test views, hits and false alarms."""
+    right = load_scene(path, downscale=downscale)
+    for share in GUARD_SHARES:
+        scene, _ = turned(right, share, degrees, seed)
+        for policy in GUARD_POLICIES:
+            yield guard_row(right, scene, policy, steps, degrees, seed)
+
+
+def guard_row(right: Scene, scene: Scene, policy: str, steps: int, degrees: float, seed: int) -> dict[str, JSON]:
+    """Train on `scene`, which is `right` with some wrong poses, and look at the training images as a run does."""
+    cpu, frames = torch.device("cpu"), scene.of_split("train")
+    wrong = {i for i, frame in enumerate(frames) if scene.frames[frame] is not right.frames[frame]}
+    backdrop = scene.background or (0.0, 0.0, 0.0)
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(open_data(scene, frames, cpu, None)).train
+        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), cpu, None)).train
+        config = replace_fields(recipes.build("ngp", scene, "cpu"), {"mining.policy": policy})
+        state, errors = create_state(config, data, seed=seed, device=cpu), ImageErrors(data, backdrop)
+        state.horizon = steps
+        looks, spent = [], 0.0
+        errors.look(state.renderer())  # compiles
+        for step in range(1, steps + 1):
+            train_step(state, data)
+            if step % (steps // GUARD_LOOKS) == 0:
+                started = time.perf_counter()
+                looks.append(errors.look(state.renderer()))
+                spent += time.perf_counter() - started
+        started = time.perf_counter()
+        psnr = quick_psnr(state.renderer(), views, backdrop)
+        evaluation = time.perf_counter() - started
+        named = set(errors.hard_images(looks, state.renderer()))
+    return {
+        "bench": "poses-guard",
+        "scene": scene.root.name,
+        "policy": policy,
+        "wrong": len(wrong),
+        "of": len(frames),
+        "degrees": degrees,
+        "seed": seed,
+        "steps": steps,
+        "psnr": round(psnr, 3),
+        "hits": len(named & wrong),
+        "false_alarms": len(named - wrong),
+        "looks": len(looks),
+        "look_seconds": round(spent / max(1, len(looks)), 4),
+        "evaluation_seconds": round(evaluation, 4),
+        "device": describe_environment(cpu).device,
+        "threads": torch.get_num_threads(),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scene")
@@ -167,14 +229,20 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=POLICIES)
     parser.add_argument("--perturb-degrees", type=float, default=0.0)
     parser.add_argument("--perturb-distance", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=0, help="with perturbed poses: steps instead of seconds")
+    parser.add_argument("--steps", type=int, default=0, help="with perturbed poses or --guard: instead of seconds")
     parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
+    parser.add_argument("--guard", action="store_true", help="which images a run names, with 0, 2 and 10 %% wrong")
+    parser.add_argument("--seed", type=int, default=0, help="of the runs of --guard")
     args = parser.parse_args()
     recovering = args.perturb_degrees > 0 or args.perturb_distance > 0
     args.policies = args.policies or (["hard"] if recovering else list(POLICIES))
     path = builtin_scene() if args.scene == "builtin" else args.scene
-    loaded = load_scene(path, downscale=args.downscale)
     name_of_scene = args.scene.rstrip("/").rsplit("/", 1)[-1]
+    if args.guard:
+        for found in guard_rows(path, args.downscale, args.steps or 800, args.degrees, args.seed):
+            print(json.dumps(found), flush=True)
+        return
+    loaded = load_scene(path, downscale=args.downscale)
     if recovering:
         for row in recovery_rows(loaded, args):
             machine = {"device": describe_environment(torch.device("cpu")).device, "threads": torch.get_num_threads()}

@@ -69,6 +69,7 @@ def train(
     refine_poses: bool = False,
     exposure: bool = False,
     hold_out: int = 0,
+    leave_out: Sequence[str] = (),
     threads: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -87,6 +88,7 @@ def train(
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
     exposure: fit a brightness and colour correction for each training image.
     hold_out: take this many training views out of training; only they may select a best checkpoint.
+    leave_out: names of training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     overrides: settings of the recipe's config to replace, by dotted name.
     progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
@@ -109,6 +111,7 @@ def train(
             device=str(device),
             downscale=whole(downscale, "downscale"),
             hold_out=whole(hold_out, "hold_out"),
+            leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(str(name) for name in leave_out),
             threads=None if threads is None else whole(threads, "threads"),
             overrides={
                 **({} if mining is None else policy_overrides(str(mining))),

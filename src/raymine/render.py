@@ -35,8 +35,8 @@ SEEN = 1e-5
 """The renderer leaves out samples with an opacity below this: far less than half a level of an 8-bit picture."""
 
 _WHOLE = 4
-"""See `VolumeRenderer`. Fewer and larger kernels wait less often for their threads: a view of 106,400 rays took 2.5 s of
-processor time instead of 3.1 s on 2 cores beside other processes. Samples of 2^15 rays are about 70 MB."""
+"""See `VolumeRenderer`. Fewer and larger kernels wait less often for their threads: a view of 106,400 rays took 2.5
+instead of 3.1 s of processor time on 2 cores beside other processes. Samples of 2^15 rays are about 70 MB."""
 
 
 def query_points(rays: Rays, samples: Samples) -> FieldInput:

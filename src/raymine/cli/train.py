@@ -62,6 +62,8 @@ class Train:
     hold_out: int = 0
     """Do not train on this many training views, and use them for quick evaluations instead of the test views. Only they
     select a best checkpoint (`--checkpoint best` of other commands)."""
+    leave_out: tuple[str, ...] = ()
+    """Do not train on these images: file names, with or without the suffix, or paths in the scene folder."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
@@ -88,6 +90,7 @@ class Train:
             device=self.device,
             downscale=self.downscale,
             hold_out=self.hold_out,
+            leave_out=self.leave_out,
             threads=self.threads,
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),

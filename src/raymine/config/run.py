@@ -78,7 +78,7 @@ class RunConfig:
     """The complete config of a run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
 
     scene: an absolute folder, or "builtin". device: "cpu" or "cuda", never "auto". hold_out: number of training views
-    that are not trained on.
+    that are not trained on. leave_out: names of training images that are not trained on (`scenes/names.py`).
     """
 
     scene: str
@@ -87,6 +87,7 @@ class RunConfig:
     downscale: int = 1
     seed: int = 0
     hold_out: int = 0
+    leave_out: tuple[str, ...] = ()
     device: str = "cpu"
     steps: int | None = None
     max_seconds: float | None = None

@@ -26,6 +26,7 @@ from raymine.files import JSON
 from raymine.rundir import RunDir
 
 from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
+from .guard import ImageGuard
 from .journal import Journal
 from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
@@ -66,8 +67,9 @@ class LoopSetup:
     current model. fresh: makes a new state as at step 0, for a rollback without a checkpoint. meta: stored in every
     checkpoint (recipe, digests). evaluate: the quick evaluation; None for none. synchronise: waits for the device. now:
     the clock in seconds. on_checkpoint: called after each save with its step and the loop as it was at that step, to
-    update the manifest. device: where the state is, which decides how checkpoints are saved. watch: counts the seconds
-    of evaluations and checkpoints. poses: tells about refined poses; None if there are none.
+    update the manifest. guard: looks at the training images whenever the model is evaluated. device: where the state
+    is, which decides how checkpoints are saved. watch: counts the seconds of evaluations and checkpoints. poses: tells
+    about refined poses; None if there are none.
     """
 
     run: RunDir
@@ -84,6 +86,7 @@ class LoopSetup:
     synchronise: Callable[[], None] = _no_op
     now: Callable[[], float] = time.perf_counter
     on_checkpoint: Callable[[int, LoopState], None] = lambda *_: None
+    guard: ImageGuard | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     watch: Stopwatch = field(default_factory=Stopwatch)
     poses: PoseWatch | None = None
@@ -131,6 +134,7 @@ class Loop:
         status = "finished" if self._driver.finished else "stopped"
         exit_code = 0 if status == "finished" else 128 + (signals.received or 0)
         result = self._result(status == "finished", exit_code)
+        self._warn_of(result.hard_images)
         self._observers.on_end(result)
         return result
 
@@ -323,6 +327,8 @@ class Loop:
         started = setup.now()
         with setup.watch.stage("evaluation"):
             found = setup.evaluate()
+            if setup.guard is not None:
+                loop.looks = setup.guard.look(loop.looks)
         # NaN (every pixel is masked) is not a score: as the first best score, no other could exceed it.
         look = None if math.isnan(found.psnr) else (step, found.psnr)
         best = False
@@ -387,6 +393,12 @@ class Loop:
         if best is not None and best.step == step:
             checkpoint.mark_best(self.setup.run.checkpoints, best)
 
+    def _warn_of(self, hard: tuple[str, ...]) -> None:
+        """Name the images that stay hard, once, at the end of a run."""
+        if hard and self.setup.guard is not None:
+            message = self.setup.guard.warning(hard, self.setup.run.path)
+            self._event("hard-images", message, level="warning", data={"images": list(hard)})
+
     def _event(self, kind: str, message: str, *, level: str = "info", data: dict[str, JSON] | None = None) -> None:
         self._observers.on_event(Event(kind, message, self.setup.state.step, level, data or {}))
 
@@ -394,6 +406,7 @@ class Loop:
         step, loop = self.setup.state.step, self.loop
         scores = loop.scores(step)
         moved = self.setup.poses.mean_sizes() if self.setup.poses is not None else None
+        guard = self.setup.guard if finished else None
         return RunResult(
             run=self.setup.run.path,
             status="finished" if finished else "stopped",
@@ -409,4 +422,5 @@ class Loop:
             best_held_out_psnr=scores.best_held_out_psnr,
             pose_degrees=None if moved is None else moved[0],
             pose_distance=None if moved is None else moved[1],
+            hard_images=() if guard is None else guard.hard_images(loop.looks),
         )

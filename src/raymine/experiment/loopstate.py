@@ -87,6 +87,7 @@ class LoopState(DriveState):
     rollbacks: (at step, back to step). test, held_out: (step, dB) of the latest quick evaluation of test views and of
     views held out from training. best: (step, dB) of the best evaluation of held-out views. evaluation_pending: a
     signal stopped the run before an evaluation that was due. window_from: `elapsed` at the start of the window.
+    looks: errors of every training image at the first and the latest look (see `guard`).
     """
 
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
@@ -98,6 +99,7 @@ class LoopState(DriveState):
     last_psnr: float | None = None
     window: Window = field(default_factory=Window)
     window_from: float = 0.0
+    looks: list[tuple[float, ...]] = field(default_factory=list)
 
     def scores(self, step: int) -> Scores:
         """The scores of the model at `step`, the current step."""

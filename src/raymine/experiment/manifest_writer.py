@@ -33,9 +33,10 @@ class ManifestWriter:
         """Record the progress at `step`."""
         self._write(self._with_progress(step, loop))
 
-    def end(self, status: Status, step: int, loop: LoopState) -> None:
-        """Record that the run has ended without an error."""
-        self._write(self._ended(replace(self._with_progress(step, loop), status=status)))
+    def end(self, status: Status, step: int, loop: LoopState, hard_images: tuple[str, ...] = ()) -> None:
+        """Record that the run has ended without an error, and which images stayed hard."""
+        ended = replace(self._with_progress(step, loop), status=status, hard_images=hard_images)
+        self._write(self._ended(ended))
 
     def fail(self, error: BaseException) -> None:
         """Record a failure. If the manifest cannot be written, the original error is the one to report."""

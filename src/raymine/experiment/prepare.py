@@ -17,6 +17,7 @@ from raymine.kernels import dispatch
 from raymine.rays import CameraRig
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
+from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
@@ -117,7 +118,12 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
             f"{option('amp', train.amp)}: {problem}.",
             hint=f"Use {option('amp', 'auto')}, or another type or device.",
         )
-    trained, held_out = split_training(scene, request.hold_out)
+    left_out = frames_named(scene, request.leave_out)
+    if left_out:
+        names = training_names(scene)
+        told = f"Left out: {len(left_out)} of {len(scene.of_split('train'))} training images: "
+        scene = replace(scene, decisions=(*scene.decisions, told + ", ".join(names[i] for i in left_out) + "."))
+    trained, held_out = split_training(scene, request.hold_out, request.leave_out)
     if held_out:
         share = f"{len(held_out)} of {len(trained) + len(held_out)} training views"
         told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
@@ -131,6 +137,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         downscale=request.downscale,
         seed=request.seed,
         hold_out=request.hold_out,
+        leave_out=tuple(training_names(scene)[i] for i in left_out),
         device=device.type,
         steps=steps,
         max_seconds=max_seconds,
@@ -189,12 +196,21 @@ def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]
     return frames if count is None or count >= len(frames) else _spread(frames, count)
 
 
-def split_training(scene: Scene, hold_out: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def split_training(
+    scene: Scene, hold_out: int, leave_out: Sequence[str] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Frames to train on, and `hold_out` evenly spread frames of the training split that are held out.
 
-    The result depends on the scene alone. `ConfigError` if nothing would be left to train on.
+    Training images named in `leave_out` are neither. `ConfigError` if nothing would be left to train on, or if a name
+    fits no image.
     """
-    frames = scene.of_split("train")
+    left_out = frames_named(scene, leave_out)
+    frames = tuple(frame for frame in scene.of_split("train") if frame not in left_out)
+    if left_out and not frames:
+        raise ConfigError(
+            f"{option('leave_out')} names all {len(left_out)} training images; nothing is left to train on.",
+            hint="Leave out fewer.",
+        )
     if hold_out and hold_out >= len(frames):
         raise ConfigError(
             f"{option('hold_out', hold_out)} leaves nothing to train on: the scene has {len(frames)} training views.",

@@ -31,6 +31,7 @@ class TrainRequest:
         `max_seconds` counts training steps only.
     hold_out: number of training views, evenly spread, that are not trained on. Quick evaluations then use these instead
         of test views, and only these select a best checkpoint.
+    leave_out: names of training images that are not trained on (`scenes/names.py`).
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
@@ -50,6 +51,7 @@ class TrainRequest:
     device: str = "auto"
     downscale: int = 1
     hold_out: int = 0
+    leave_out: tuple[str, ...] = ()
     overrides: Mapping[str, JSON] = field(default_factory=dict)
     evaluate_views: int = 8
     replay: Replay | None = None
@@ -98,6 +100,9 @@ class RunResult:
     `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select.
     `pose_degrees` and `pose_distance` are the mean correction of the poses, the latter as a share of the scale of the
     scene; None if poses were not refined.
+
+    `hard_images`: names of training images that stay hard while the others improve, when the run has finished. Their
+    poses are probably wrong.
     """
 
     run: Path
@@ -114,3 +119,4 @@ class RunResult:
     wall: float = 0.0
     pose_degrees: float | None = None
     pose_distance: float | None = None
+    hard_images: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from raymine.config import RunConfig, allowing, differences, identity, model_dig
 from raymine.contracts import Scene
 from raymine.engines import Engine, compile_ahead, engine_for
 from raymine.errors import ConfigError, RunError, option
+from raymine.evaluate.hard_images import ImageErrors
 from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
@@ -21,9 +22,11 @@ from raymine.rays import CameraRig
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
+from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
 
 from .drive import Limits
+from .guard import ImageGuard
 from .journal import Journal
 from .loop import Loop, LoopSetup
 from .loopstate import LoopState
@@ -128,6 +131,7 @@ class _Work:
     state: TrainState
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
+    guard: ImageGuard
 
 
 def _make_ready(
@@ -142,7 +146,7 @@ def _make_ready(
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
         with watch.stage("images"):
-            trained, held_out = split_training(scene, config.hold_out)
+            trained, held_out = split_training(scene, config.hold_out, config.leave_out)
             rig = CameraRig(scene, trained, device)
             masked = any(scene.frames[i].mask is not None for i in trained)
             wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
@@ -163,7 +167,10 @@ def _make_ready(
         with watch.stage("kernels"):
             warmup(engine)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
-    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate)
+    names = training_names(scene)
+    errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
+    guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
+    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard)
 
 
 def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: int) -> tuple[int, ...]:
@@ -280,6 +287,7 @@ def _train_in(
             journal=journal,
             observer=observer,
             evaluate=work.evaluate,
+            guard=work.guard,
             synchronise=torch.cuda.synchronize if device.type == "cuda" else _nothing,
             on_checkpoint=manifest_writer.update,
             device=device,
@@ -292,7 +300,7 @@ def _train_in(
             observers.on_event(event)
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
-        manifest_writer.end(result.status, result.step, restored.loop)
+        manifest_writer.end(result.status, result.step, restored.loop, result.hard_images)
         return result
     except BaseException as error:
         manifest_writer.fail(error)

@@ -62,7 +62,8 @@ class Manifest:
 
     PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
     of the model at `step`, on test views or on views held out from training; None if there was none at that step.
-    `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select.
+    `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select. `hard_images`:
+    training images that stayed hard while the others improved, when the run has finished.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Manifest:
     held_out_psnr: float | None = None
     best_step: int | None = None
     best_held_out_psnr: float | None = None
+    hard_images: tuple[str, ...] = ()
     horizons: tuple[tuple[int, int], ...] = ()
     rollbacks: tuple[tuple[int, int], ...] = ()
     error: str | None = None

@@ -1,8 +1,8 @@
 """Rendering of the hash-grid field with Numba: field, activations and compositing in one kernel.
 
-It follows rays as `infer` of `cpu.py` does, and adds each sample to its ray at once. Nothing is stored for a sample, and
-no torch function runs between the kernels: beside other busy processes each of those waits for its threads (a view of
-106,400 rays then took 4 to 8 s instead of 1.3 s on 2 cores).
+It follows rays as `infer` of `cpu.py` does, and adds each sample to its ray at once. Nothing is stored for a sample,
+and no torch function runs between the kernels: beside other busy processes each of those waits for its threads (a view
+of 106,400 rays then took 4 to 8 s instead of 1.3 s on 2 cores).
 """
 
 from __future__ import annotations
