@@ -62,8 +62,9 @@ class Train:
     hold_out: int = 0
     """Do not train on this many training views, and use them for quick evaluations instead of the test views. Only they
     select a best checkpoint (`--checkpoint best` of other commands)."""
-    leave_out: tuple[str, ...] = ()
-    """Do not train on these images: file names, with or without the suffix, or paths in the scene folder."""
+    leave_out: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Do not train on this image: its file name, with or without the suffix, or its path in the scene folder. Repeat it
+    for more images."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False

@@ -48,7 +48,10 @@ _PLASTIC = (0.7548776662466927, 0.5698402909980532)
 
 
 class _Pixels(NamedTuple):
-    """`each` pixels of some images. image, x, y [N] int64; truth [N, 3] over the background; kept [N] bool: no mask excludes the pixel."""
+    """`each` pixels of some images.
+
+    image, x, y [N] int64; truth [N, 3] over the background; kept [N] bool: no mask excludes the pixel.
+    """
 
     each: int
     image: Tensor
@@ -76,8 +79,8 @@ class ImageErrors:
     def hard_images(self, looks: Sequence[Sequence[float]], renderer: Renderer) -> tuple[int, ...]:
         """The images that stay hard, hardest first: those of `stay_hard` that `_CHECKED` other pixels confirm.
 
-        Of many images the largest of the errors is partly chance; that of other pixels is not. renderer: of the model of
-        the last look.
+        The largest error of many images is partly chance; that of other pixels of the same image is not. renderer: of
+        the model of the last look.
         """
         suspects = stay_hard(looks)
         if not suspects:

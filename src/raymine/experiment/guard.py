@@ -5,6 +5,7 @@ It changes nothing in training. It looks at the moments of the quick evaluations
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class ImageGuard:
         return [*looks[:1], self._errors.look(self._renderer())]
 
     def hard_images(self, looks: Looks) -> tuple[str, ...]:
-        """The names of the images that stay hard while the others improve, hardest first. Call it after the last look."""
+        """Names of the images that stay hard while the others improve, hardest first. Call it after the last look."""
         if len(looks) < 2 or any(len(look) != len(self._names) for look in looks):
             return ()
         return tuple(self._names[i] for i in self._errors.hard_images(looks, self._renderer()))
@@ -48,6 +49,7 @@ class ImageGuard:
 
 
 def leave_out_option(names: Sequence[str]) -> str:
-    """How to leave these images out, for the caller's spelling: a flag with names, or a Python argument."""
-    flag = option("leave_out")
-    return f"{flag} {' '.join(names)}" if flag.startswith("--") else option("leave_out", list(names))
+    """How to leave these images out, for the caller's spelling: a flag for each, or a Python argument."""
+    if option("leave_out").startswith("--"):
+        return " ".join(option("leave_out", shlex.quote(name)) for name in names)
+    return option("leave_out", list(names))
