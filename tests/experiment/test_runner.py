@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from raymine import checkpoint
+from raymine.config import RunConfig
 from raymine.errors import ConfigError, RaymineError, ResourceError, RunError, SceneError
 from raymine.experiment import (
     Replay,
@@ -22,9 +23,11 @@ from raymine.experiment import (
     TrainRequest,
     load_run,
     resolve_device,
+    runner,
     train,
 )
 from raymine.rundir import RunDir, list_runs, summarise_run
+from raymine.step import TrainConfig
 from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.fake_training import deterministic
@@ -285,3 +288,18 @@ def test_impossible_number_of_threads_is_refused(tmp_path: Path, scene: Path) ->
     for count in (0, -1, 2000):
         with pytest.raises(ConfigError, match="`threads` must be between 1 and 1024"):
             request(scene, tmp_path / "run", threads=count)
+
+
+@pytest.mark.parametrize(
+    ("limit", "device", "short"),
+    [
+        ({"max_seconds": 1.5}, "cuda", True),
+        ({"max_seconds": 60.0}, "cuda", False),
+        ({"steps": 3000}, "cuda", True),
+        ({"steps": 20_000}, "cuda", False),
+        ({"steps": 10}, "cpu", False),
+    ],
+)
+def test_only_short_runs_on_cuda_do_not_look_at_training_images(limit: dict, device: str, short: bool) -> None:
+    config = RunConfig("builtin", "ngp", TrainConfig(), device=device, **limit)
+    assert runner._too_short_to_judge(config) is short

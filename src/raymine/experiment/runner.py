@@ -41,6 +41,9 @@ from .stopwatch import Stopwatch
 
 WarmUp = Callable[[Engine], None]
 
+_SHORT_SECONDS, _SHORT_STEPS = 10.0, 10_000
+"""See `_too_short_to_judge`."""
+
 
 def _warm_up(engine: Engine) -> None:
     engine.warm_up()
@@ -131,7 +134,7 @@ class _Work:
     state: TrainState
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
-    guard: ImageGuard
+    guard: ImageGuard | None
 
 
 def _make_ready(
@@ -167,10 +170,21 @@ def _make_ready(
         with watch.stage("kernels"):
             warmup(engine)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
-    names = training_names(scene)
-    errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
-    guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
+    guard = None
+    if not _too_short_to_judge(config):
+        names = training_names(scene)
+        errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
+        guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
     return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard)
+
+
+def _too_short_to_judge(config: RunConfig) -> bool:
+    """Whether a run on CUDA is so short that looking at its training images is not worth the wait.
+
+    Their pixels are read by Numba, which such a run does not need otherwise, and which takes 1.4 s to import.
+    """
+    short = (config.steps or 0) < _SHORT_STEPS if config.max_seconds is None else config.max_seconds < _SHORT_SECONDS
+    return config.device == "cuda" and short
 
 
 def _frames_to_look_at(scene: Scene, held_out: tuple[int, ...], evaluate_views: int) -> tuple[int, ...]:
