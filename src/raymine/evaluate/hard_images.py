@@ -11,7 +11,8 @@ With e_ik the error of image i at look k, and medians over all images:
 
 An image stays hard if d_i > max(log RATIO, SPREADS s), g >= log IMPROVED, and g_i < SHARE g. The first condition alone
 would name images that are hard to learn (fine texture, a rare viewpoint): these improve with the others. An image with
-a wrong pose does not, because the others contradict it. At the end, other pixels of these images must confirm it.
+a wrong pose does not, because the others contradict it. At the end, other pixels of these images must
+confirm the first condition.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FEWEST, MOST = 8, 64
 """Pixels of an image in a look, even if `LOOK_RAYS` asks for fewer or more."""
 FEWEST_IMAGES = 8
 """With fewer images there is no usual error to compare with."""
-RATIO, SPREADS, IMPROVED, SHARE = 3.0, 3.0, 1.5, 0.4
+RATIO, SPREADS, IMPROVED, SHARE = 3.0, 2.5, 1.5, 0.5
 """See the module. Chosen on nine runs with and without wrong poses (docs/LOG.md)."""
 _CANDIDATES = 4
 """Pixels that are read for each pixel that is used: those that show something are preferred to transparent ones."""
@@ -85,13 +86,10 @@ class ImageErrors:
         suspects = stay_hard(looks)
         if not suspects:
             return ()
-        index = torch.tensor(suspects)
-        errors = self._errors(renderer, self._choose(index, _CHECKED, first=len(self._data.rig) * self._each))
-        last = list(looks[-1])
-        for i, error in zip(suspects, errors, strict=True):
-            last[i] = error
-        confirmed = stay_hard([looks[0], last])
-        return tuple(i for i in confirmed if i in suspects)
+        pixels = self._choose(torch.tensor(suspects), _CHECKED, first=len(self._data.rig) * self._each * _CANDIDATES)
+        limit = _limit(np.array(looks[-1], float))
+        errors = self._errors(renderer, pixels)
+        return tuple(image for image, error in zip(suspects, errors, strict=True) if error > limit)
 
     @cached_property
     def _pixels(self) -> _Pixels:
@@ -127,20 +125,25 @@ def _trimmed_mean(values: np.ndarray) -> float:
     return float(f"{np.sort(values.astype(np.float64))[:left].mean():.4g}") if left else -1.0
 
 
+def _limit(errors: np.ndarray) -> float:
+    """The error above which an image is far harder than the others; -1 in errors [images] is none."""
+    logs = np.log(np.maximum(errors[errors >= 0], _SMALLEST))
+    usual = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - usual)))
+    return math.exp(usual + max(math.log(RATIO), SPREADS * spread))
+
+
 def stay_hard(looks: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """The images that stay hard, hardest first. looks: errors [images] of at least two looks, else there are none."""
     if len(looks) < 2 or len(looks[0]) != len(looks[-1]):
         return ()
-    ends = np.array((looks[0], looks[-1]), float)
-    judged = (ends >= 0).all(0)
+    first, last = np.array((looks[0], looks[-1]), float)
+    judged = (first >= 0) & (last >= 0)
     if judged.sum() < FEWEST_IMAGES:
         return ()
-    first, last = np.log(np.maximum(ends, _SMALLEST))
-    harder = last - np.median(last[judged])
-    spread = 1.4826 * float(np.median(np.abs(harder[judged])))
-    gained = first - last
+    gained = np.log(np.maximum(first, _SMALLEST) / np.maximum(last, _SMALLEST))
     usual = float(np.median(gained[judged]))
     if usual < math.log(IMPROVED):
         return ()
-    found = judged & (harder > max(math.log(RATIO), SPREADS * spread)) & (gained < SHARE * usual)
-    return tuple(int(i) for i in np.argsort(-harder, kind="stable") if found[i])
+    found = judged & (last > _limit(last[judged])) & (gained < SHARE * usual)
+    return tuple(int(i) for i in np.argsort(-last, kind="stable") if found[i])
