@@ -67,7 +67,7 @@ def test_warning_names_images_and_the_option_that_leaves_them_out() -> None:
         "3 of 60 images stay hard while the others improve: r_3, r_17, r_40. Their poses are probably"
     )
     assert told.endswith(
-        "`raymine eval runs/x --split train`, or leave them out with `leave_out=['r_3', 'r_17', 'r_40']`."
+        "Evaluate the split `train` of runs/x to see them, or leave them out with `leave_out=['r_3', 'r_17', 'r_40']`."
     )
     with speaking_of_flags():
         assert "leave it out with --leave-out r_3." in watch.warning(["r_3"], Path("runs/x"))

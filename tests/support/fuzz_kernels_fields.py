@@ -10,7 +10,7 @@ from raymine.kernels import activations, contraction
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, GrownSpec, encode, grown_scale
 from raymine.kernels.mlp.op import mlp, mlp_flat
-from raymine.kernels.ngp_step.op import HIDDEN, WIDTH, Box, Network, infer, to_unit_cube, train
+from raymine.kernels.ngp_step.op import HIDDEN, WIDTH, Box, Network, infer, render, to_unit_cube, train
 from support.fuzz import USUAL, Args, Case, Size
 from support.fuzz_arguments import intervals, rand, samples_of
 
@@ -69,6 +69,15 @@ def run_infer(**args: Any) -> Any:
     found = infer(network_of(args, True), samples=samples_of(**rows), keep=True, **args)
     # The features of invisible samples are not initialised.
     return found._replace(features=torch.where(found.density[:, None] == HIDDEN, 0.0, found.features))
+
+
+def render_args(rng: torch.Generator, size: Size) -> Args:
+    return {**infer_args(rng, size), "background": rand(rng, 3)}
+
+
+def run_render(**args: Any) -> Any:
+    rows = {name: args.pop(name) for name in ("t_start", "t_end", "first", "count")}
+    return render(network_of(args, True), samples=samples_of(**rows), **args)
 
 
 def train_args(rng: torch.Generator, size: Size) -> Args:
@@ -133,6 +142,7 @@ CASES = [
         label="known",
     ),
     Case((f"{OPS}.ngp_step.op.infer",), infer_args, run_infer, close=1e-3),
+    Case((f"{OPS}.ngp_step.op.render",), render_args, run_render, close=1e-3),
     Case((f"{OPS}.ngp_step.op.train",), train_args, run_train, close=1e-3),
     Case(
         (f"{OPS}.mlp.op.mlp",),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raymine.kernels import packed
 from raymine.kernels.composite.op import composite, visible
-from raymine.kernels.judge.op import Wanted, judge
+from raymine.kernels.judge.op import Wanted, curve, fade_factor, judge
 from raymine.kernels.march.op import Occupancy, Spacing, cell_of, march, pack_bits
 from raymine.kernels.packed import Samples
 from raymine.kernels.scan.op import running_product, running_sum
@@ -65,6 +65,10 @@ def judge_args(rng: torch.Generator, size: Size) -> Args:
 def run_judge(colour: Tensor, density: Tensor, delta: float, stop: float, **rows: Tensor) -> Any:
     wanted = Wanted(*(rows.pop(f"wanted.{name}") for name in Wanted._fields))
     return judge(colour, density, samples_of(**rows), wanted, delta, stop)
+
+
+def distance_args(rng: torch.Generator, size: Size) -> Args:
+    return {"middle": rand(rng, size.samples, high=5.0), "fade": 1.0}
 
 
 def volume_args(rng: torch.Generator, size: Size) -> Args:
@@ -209,6 +213,8 @@ CASES = [
     Case((f"{OPS}.composite.op.visible",), visible_args, run_visible),
     Case((f"{OPS}.volume.op.volume",), volume_args, run_volume, ("density", "colour", "background"), without=INFINITE),
     Case((f"{OPS}.judge.op.judge",), judge_args, run_judge, without=INFINITE),
+    Case((f"{OPS}.judge.op.curve",), lambda rng, size: {"t": rand(rng, size.samples, high=5.0)}, curve, ("t",)),
+    Case((f"{OPS}.judge.op.fade_factor",), distance_args, fade_factor),
     Case((f"{OPS}.scan.op.running_sum",), scan_args, running_sum, ("values",)),
     Case(
         (f"{OPS}.scan.op.running_sum",),

@@ -43,7 +43,7 @@ class ImageGuard:
         them = "it" if one else "them"
         return (
             f"{len(hard)} of {len(self._names)} images {stays} hard while the others improve: {listed}. {its} probably "
-            f"wrong, or something moved. Compare {them} with `raymine eval {run} --split train`, or leave {them} out "
+            f"wrong, or something moved. Evaluate the split `train` of {run} to see {them}, or leave {them} out "
             f"with {leave_out_option(hard[:_MOST_NAMES])}."
         )
 

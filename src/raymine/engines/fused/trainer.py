@@ -116,6 +116,7 @@ class FusedTrainer(GraphTrainer):
         adam[(triton.cdiv(n, 256),)](
             self.weights, self.model.weights, self.weight_grad, self.weights_first, self.weights_second, self.rates,
             self.rates, self.rates, n, SPARSE=False, MOMENTUM=True, FIXED=0.0, CLEAR=True, ROW=row_of(n), BLOCK=256,
+            LEVELS=0, FEATURES=1,
         )  # fmt: skip
         second = state.optimiser.second["field.table"]
         first = state.optimiser.first.get("field.table", second)

@@ -19,7 +19,7 @@ _BLOCK = 1024
 def adam(
     parameter, copy, grad, first, second, rates, offsets, penalties, n,
     SPARSE: tl.constexpr, MOMENTUM: tl.constexpr, FIXED: tl.constexpr, CLEAR: tl.constexpr, ROW: tl.constexpr,
-    BLOCK: tl.constexpr, LEVELS: tl.constexpr = 0, FEATURES: tl.constexpr = 1,
+    BLOCK: tl.constexpr, LEVELS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     """One AdamW step on n elements. `copy` receives the new parameters in its own type.
 
@@ -90,5 +90,6 @@ def update(parameter: Tensor, grad: Tensor, m: Tensor | None, v: Tensor, rates: 
         numbers[0] = rates.gate
     adam[(triton.cdiv(n, _BLOCK),)](
         parameter, parameter, grad, v if m is None else m, v, numbers, numbers, numbers, n,
-        SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, ROW=row_of(n), BLOCK=_BLOCK,
+        SPARSE=sparse, MOMENTUM=m is not None, FIXED=0.0, CLEAR=False, ROW=row_of(n), BLOCK=_BLOCK, LEVELS=0,
+        FEATURES=1,
     )  # fmt: skip

@@ -15,8 +15,6 @@ from raymine.errors import ConfigError
 from raymine.kernels import checks, dispatch
 from raymine.kernels.activations import CAP as CAP
 from raymine.kernels.judge import reference
-from raymine.kernels.judge.reference import curve as curve
-from raymine.kernels.judge.reference import fade_factor as fade_factor
 from raymine.kernels.packed import Samples
 
 
@@ -43,6 +41,21 @@ class Wanted(NamedTuple):
     colour: Tensor
     background: Tensor
     weight: Tensor
+
+
+def curve(t: Tensor) -> Tensor:
+    """Distances t >= 0 of any shape -> positions in 0..1 on the curve t / (1 + t) of the distortion. Differentiable."""
+    checks.reals(t=t)
+    return reference.curve(t)
+
+
+def fade_factor(middle: Tensor, fade: float) -> Tensor:
+    """The factors of `judge` on the gradients of samples with these midpoints, of any shape; fade > 0."""
+    checks.reals(middle=middle)
+    checks.numbers(fade=fade)
+    if not 0 < fade < math.inf:
+        raise ConfigError(f"`fade` must be above 0, got {fade}.")
+    return reference.fade_factor(middle, fade)
 
 
 def judge(
