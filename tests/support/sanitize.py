@@ -1,8 +1,9 @@
 """Runs every Triton kernel on small and odd sizes, for a memory checker.
 
     export PYTHONPATH=src:tests PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    compute-sanitizer --tool memcheck --error-exitcode 9 python -m support.sanitize
+    compute-sanitizer --tool memcheck --error-exitcode 9 python -m support.sanitize [NAME ...]
 
+Names choose among the kinds of training, `ops` being all ops; without any, everything runs, which takes six minutes.
 The package nvidia-cuda-sanitizer-api-cu12 brings the tool. Without torch's caching allocator every tensor is an
 allocation of its own, so that an access beyond its end is seen. The stages of a fused step run without a CUDA graph,
 which could not be captured then. Prints one line for each op and for each kind of training.
@@ -10,6 +11,7 @@ which could not be captured then. Prints one line for each op and for each kind 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Literal
 
@@ -19,6 +21,7 @@ from raymine.bench._op_cases import MAKERS, Sizes
 from raymine.engines.fused.engine import FusedEngine
 from raymine.engines.fused.trainer import FusedTrainer
 from raymine.kernels import dispatch
+from raymine.losses import ColourLoss, DistortionLoss
 from raymine.mining import HardConfig, MiningConfig
 from raymine.step import TrainConfig, create_state
 from support import fused
@@ -44,7 +47,7 @@ def run_ops() -> None:
 
 
 def configs() -> dict[str, TrainConfig]:
-    """Every mining policy and way to draw, every shape of network, and a deterministic run."""
+    """Every mining policy and way to draw, every shape of network, the terms of `unbounded`, a deterministic run."""
     base = fused.CONFIG
     policies: tuple[Literal["none", "prune"], ...] = ("none", "prune")
     found = {policy: replace(base, mining=MiningConfig(policy=policy)) for policy in policies}
@@ -58,6 +61,9 @@ def configs() -> dict[str, TrainConfig]:
         found[f"hard, {draw}"] = replace(base, mining=MiningConfig(policy="hard", hard=hard))
     for name, field in fused.SHAPES.items():
         found[name] = replace(base, field=field)
+    loss = (ColourLoss(), DistortionLoss(0.2))
+    decayed = replace(base.optimiser, level_decay=5e-3)
+    found["distortion"] = replace(base, loss=loss, near_fade=4.0, optimiser=decayed)
     found["deterministic"] = replace(base, deterministic=True)
     return found
 
@@ -81,13 +87,19 @@ def run_training(config: TrainConfig, unbounded: bool) -> None:
     torch.cuda.synchronize()
 
 
-def main() -> None:
-    run_ops()
-    for name, config in configs().items():
+def main(names: list[str]) -> None:
+    known = configs()
+    if unknown := set(names) - {"ops", *known}:
+        raise SystemExit(f"There is no {', '.join(sorted(unknown))}. There is: ops, {', '.join(known)}.")
+    if not names or "ops" in names:
+        run_ops()
+    for name, config in known.items():
+        if names and name not in names:
+            continue
         for unbounded in (False, True):
             run_training(config, unbounded)
         print(f"training, {name}: done", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
