@@ -1,4 +1,4 @@
-"""Compiles every kernel of the fused step, of its renderer, of `mlp` and of `volume` for a GPU that need not be
+"""Compiles the kernels of the fused step, of its renderer, of `mlp`, `volume` and `resample` for a GPU that need not be
 present, and checks the machine code: `python -m support.compile_kernels 90`. With a limit, `... 89 99`, prints which
 variant of `train` fits into that many KB of shared memory: for the networks of the recipes, on a Hopper also for the
 largest one.
@@ -30,6 +30,7 @@ from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.mlp import gpu as mlp
 from raymine.kernels.ngp_step.gpu import WAYS
+from raymine.kernels.resample import gpu as resample
 from raymine.kernels.volume import gpu as volume
 from raymine.mining import PUBLISHED, HardConfig, MiningConfig
 from raymine.mining.config import MiningPolicy
@@ -109,6 +110,7 @@ def compile_all(target: GPUTarget) -> None:
         for widths in ((32, 64, 64, 16), (64, 128, 128, 16)):  # weights held, and weights read again for every tile
             compile_network(mlp.network_of(widths, "relu", "none", "fp16"))
     compile_volume()
+    resample.resample(torch.zeros(2, 9), torch.zeros(2, 9), torch.zeros(2), 5)
     print(f"{len(seen)} kernels")
 
 
@@ -159,6 +161,7 @@ def replace_kernels(target: GPUTarget) -> set[object]:
         (mlp, ["_forward"]),
         (mlp.kernels, ["backward", "outer"]),
         (volume, ["_forward", "_backward"]),
+        (resample, ["_resample"]),
     ):
         for name in list(names):
             if isinstance(getattr(module, name), JITFunction):

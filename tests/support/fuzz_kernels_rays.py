@@ -13,6 +13,7 @@ from raymine.kernels.composite.op import composite, visible
 from raymine.kernels.judge.op import Wanted, curve, fade_factor, judge
 from raymine.kernels.march.op import Occupancy, Spacing, cell_of, march, pack_bits
 from raymine.kernels.packed import Samples
+from raymine.kernels.resample.op import resample
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Crossings, Grids, Stride, traverse
@@ -78,6 +79,11 @@ def volume_args(rng: torch.Generator, size: Size) -> Args:
 
 def run_volume(density: Tensor, colour: Tensor, first: Tensor, count: Tensor, **rest: Any) -> Any:
     return volume(density, colour, pack=packed.Pack(first, count), **rest)
+
+
+def resample_args(rng: torch.Generator, size: Size) -> Args:
+    edges, cdfs = (rand(rng, size.rays, 9).sort(-1).values for _ in range(2))
+    return {"edges": edges, "cdfs": cdfs, "offset": rand(rng, size.rays), "n": 5}
 
 
 # ---- scan and select
@@ -212,6 +218,7 @@ CASES = [
     ),
     Case((f"{OPS}.composite.op.visible",), visible_args, run_visible),
     Case((f"{OPS}.volume.op.volume",), volume_args, run_volume, ("density", "colour", "background"), without=INFINITE),
+    Case((f"{OPS}.resample.op.resample",), resample_args, resample),
     Case((f"{OPS}.judge.op.judge",), judge_args, run_judge, without=INFINITE),
     Case((f"{OPS}.judge.op.curve",), lambda rng, size: {"t": rand(rng, size.samples, high=5.0)}, curve, ("t",)),
     Case((f"{OPS}.judge.op.fade_factor",), distance_args, fade_factor),

@@ -25,6 +25,7 @@ from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.packed import Samples
 from raymine.kernels.philox.op import Stream, words
+from raymine.kernels.resample.op import resample
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
@@ -304,6 +305,21 @@ def composite_rays(op: str, direction: str, sizes: Sizes) -> Case:
     return Case(direction, shapes, (24 + 16) * n + (40 + 12) * rays, ROUNDING, prepare)
 
 
+def resample_rays(sizes: Sizes) -> Case:
+    """64 edges of each ray to 64 new intervals, as between two rounds of proposals."""
+    draws = _RandomInputs(sizes)
+    rays = max(1, sizes.samples // 64)
+    edges, cdfs = (draws.uniform(rays, 64).sort(-1).values for _ in range(2))
+    offset = draws.uniform(rays)
+
+    def call() -> Named:
+        new, samples = resample(edges, cdfs, offset, 64)
+        return {"edges": new, "samples": samples}
+
+    # Where the CDF hardly rises, a last bit of it moves a sample by much.
+    return Case("64 to 64", {"rays": rays, "edges": 64}, 4 * rays * (64 + 64 + 65 + 64), 1e-3, lambda: call)
+
+
 def judge_rays(sizes: Sizes) -> Case:
     """From pre-activations to loss and gradients."""
     draws = _RandomInputs(sizes)
@@ -462,6 +478,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "scan": tuple(partial(scan_rays, what, way) for what in ("sum", "product") for way in ("forward", "backward")),
     "composite": tuple(partial(composite_rays, "composite", way) for way in ("forward", "backward")),
     "volume": tuple(partial(composite_rays, "volume", way) for way in ("forward", "backward")),
+    "resample": (resample_rays,),
     "judge": (judge_rays,),
     "select": (select_samples,),
     "adam": (partial(adam, "dense"), partial(adam, "rows")),

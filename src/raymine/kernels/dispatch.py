@@ -33,6 +33,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "scan": ("reference", "cpu", "gpu"),
     "composite": ("reference", "cpu", "gpu"),
     "volume": ("reference", "gpu"),
+    "resample": ("reference", "gpu"),
     "judge": ("reference", "cpu", "gpu"),
     "select": ("reference", "cpu", "gpu"),
     "adam": ("reference", "cpu", "gpu"),

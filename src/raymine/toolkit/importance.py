@@ -18,6 +18,8 @@ from torch import Tensor
 
 from raymine.errors import ConfigError
 from raymine.kernels import checks
+from raymine.kernels import inverse_cdf as unchecked
+from raymine.kernels.resample.op import resample
 from raymine.toolkit.pack import Pack, pack_counts
 
 MOST = 2**31 - 1
@@ -63,10 +65,7 @@ def searchsorted(sorted: Tensor, values: Tensor, packs: tuple[Pack, Pack] | None
             f"`sorted` and `values` must agree in all but the last axis, got {list(sorted.shape)} and "
             f"{list(values.shape)}. Give `packs` for rays of different lengths."
         )
-    last = sorted.shape[-1] - 1
-    # The search leaves out the last entry, so that values at or above it belong to the last interval.
-    found = torch.searchsorted(sorted[..., :-1].contiguous(), values.contiguous(), right=True)
-    return Neighbours((found - 1).clamp_min(0).clamp_max(last), found.clamp_max(last))
+    return Neighbours(*unchecked.neighbours(sorted, values))
 
 
 @torch.no_grad()
@@ -89,12 +88,7 @@ def inverse_cdf(edges: Tensor, cdfs: Tensor, u: Tensor, packs: tuple[Pack, Pack]
     else:
         edges, cdfs = _padded(edges), _padded(cdfs)
         c0, c1, t0, t1 = cdfs[left], cdfs[right], edges[left], edges[right]
-    rise = c1 - c0
-    flat = torch.where(u > c1, 1.0, torch.where(torch.isnan(u + rise), torch.nan, 0.5)).to(rise.dtype)
-    share = torch.where(rise > 0, (u - c0) / rise, flat).clamp(0.0, 1.0)
-    # The minimum, and t1 itself for share = 1, keep rounding from moving a point out of its interval. So samples stay
-    # in order.
-    return torch.where(share < 1, torch.minimum(t0 + share * (t1 - t0), t1), t1 + 0 * share)
+    return unchecked.interpolate(u, c0, c1, t0, t1)
 
 
 @torch.no_grad()
@@ -127,7 +121,7 @@ def importance_samples(
             raise ConfigError(f"`n` must be at least 1, got {n}. Give a tensor of counts for rays without samples.")
         checks.whole(high=MOST // max(edges.shape[:-1].numel(), 1), n=n)
         if pack is None:
-            result = _batched(edges, _informative(edges, cdfs), n, stratified)
+            result = Resampled(*resample(edges, cdfs, _offsets(stratified, edges.shape[:-1], edges), n))
         else:
             pack, _ = _check_pack("edges", edges, pack)
             counts = torch.full_like(pack.count, n)
@@ -164,28 +158,11 @@ def edges_between(samples: Tensor, low: Tensor, high: Tensor) -> Tensor:
             f"`low` and `high` must have one number for each ray of `samples`, {list(samples.shape)}; got "
             f"{list(low.shape)} and {list(high.shape)}."
         )
-    low, high = low[..., None], high[..., None]
-    if samples.shape[-1] < 2:
-        return torch.cat((low, high), -1) if samples.shape[-1] else low[..., :0]
-    inner = (samples[..., 1:] + samples[..., :-1]) * 0.5
-    first = samples[..., :1] - (samples[..., 1:2] - samples[..., :1]) * 0.5
-    last = samples[..., -1:] + (samples[..., -1:] - samples[..., -2:-1]) * 0.5
-    return torch.cat((torch.maximum(first, low), inner, torch.minimum(last, high)), -1)
-
-
-def _batched(edges: Tensor, cdfs: Tensor, n: int, stratified: bool | Tensor) -> Resampled:
-    rays = edges.shape[:-1]
-    offset = _offsets(stratified, rays, edges)
-    if not edges.shape[-1]:
-        return Resampled(edges.new_zeros(*rays, n + 1), edges.new_zeros(*rays, n))
-    steps = torch.arange(n, device=edges.device, dtype=edges.dtype) + offset[..., None]
-    u = cdfs[..., :1] + steps * ((cdfs[..., -1:] - cdfs[..., :1]) / n)
-    samples = inverse_cdf(edges, cdfs, u)
-    return Resampled(edges_between(samples, edges[..., 0], edges[..., -1]), samples)
+    return unchecked.edges_between(samples, low, high)
 
 
 def _packed(edges: Tensor, cdfs: Tensor, pack: Pack, counts: Tensor, stratified: bool | Tensor) -> Resampled:
-    """As `_batched`, with counts [R] samples per ray."""
+    """As `resample`, with counts [R] samples per ray."""
     out = pack_counts(counts)
     ray = out.ray_id()
     rank = torch.arange(len(ray), device=ray.device) - out.first[ray]
@@ -228,14 +205,6 @@ def _searchsorted_packed(sorted: Tensor, values: Tensor, sorted_pack: Pack, valu
         up = (low < high) & ~(sorted[middle] > values)
         low, high = torch.where(up, middle + 1, low), torch.where(up, high, torch.maximum(low, middle))
     return Neighbours(torch.maximum(low - 1, first), low)
-
-
-def _informative(edges: Tensor, cdfs: Tensor) -> Tensor:
-    """The CDF; replaced by one that rises evenly along the ray if it does not rise or is not finite."""
-    if not edges.shape[-1]:
-        return cdfs
-    rises = cdfs[..., -1:] - cdfs[..., :1] > torch.finfo(cdfs.dtype).tiny
-    return torch.where(rises & torch.isfinite(cdfs).all(-1, keepdim=True), cdfs, edges)
 
 
 def _informative_packed(edges: Tensor, cdfs: Tensor, pack: Pack) -> Tensor:
