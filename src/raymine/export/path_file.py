@@ -98,7 +98,7 @@ def to_file(camera_path: CameraPath, scene: Scene, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ConfigError(f"No camera path file {path}.", hint="Give `orbit`, `spiral` or the name of a JSON file.")
+        raise ConfigError(f"No camera path file {path}.", hint="Give `orbit`, `spiral`, `still` or the name of a JSON file.")
     try:
         document = read_json(path)
     except UnreadableFile as error:
@@ -149,6 +149,8 @@ def _number(entry: dict[str, Any], name: str, where: str) -> float | None:
         raise ConfigError(f"{where}: `{name}` must be a finite number, got {value!r}.")
     if name == "fov" and not 1.0 <= value <= 170.0:
         raise ConfigError(f"{where}: `fov` is the vertical view in degrees, 1 to 170; got {value}.")
+    if name == "time" and not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{where}: `time` must be in 0..1, got {value}: 0 is the first moment, 1 the last.")
     return float(value)
 
 
@@ -191,5 +193,5 @@ def _times(keys: list[_Key], scene: Scene) -> np.ndarray | None:
         return None
     stated = [key.time for key in keys if key.time is not None]
     if len(stated) == len(keys):
-        return np.clip(np.array(stated), 0.0, 1.0)
+        return np.array(stated)
     return np.linspace(0.0, 1.0, len(keys))
