@@ -20,7 +20,7 @@ _GOLDEN = 2.399963
 
 def centre_at(time: float) -> np.ndarray:
     """Centre of the ball [3] at a time in 0..1."""
-    return np.array([0.5 * np.cos(np.pi * time), 0.0, 0.3 * np.sin(np.pi * time)])
+    return np.array([0.25 * np.cos(np.pi * time), 0.0, 0.15 * np.sin(np.pi * time)])
 
 
 def moving_scene(views: int = 24, first: float = 0.0) -> Scene:

@@ -30,12 +30,11 @@ def dynamic(scene: Scene, device: str) -> TrainConfig:
 def _cpu(scene: Scene) -> TrainConfig:
     base = ngp(scene, "cpu")
     grid = hash_grid(scene, levels=8, features=4, log2_entries=16, most=1024)
-    motion = MotionConfig(width=32, depth=3, features=8, position_frequencies=4, time_frequencies=4)
+    motion = MotionConfig(width=32, depth=3, rate=0.2, position_frequencies=3, time_frequencies=4)
     return replace(
         base,
         field=DynamicFieldConfig(grid, width=32, motion=motion),
         batch=BatchConfig(samples=1 << 14, max_rays=1 << 12),
-        optimiser=replace(base.optimiser, lr=1e-2),
     )
 
 
@@ -45,9 +44,9 @@ def _cuda(scene: Scene) -> TrainConfig:
     grid = hash_grid(scene, levels=8, features=4, log2_entries=19, most=2048)
     return replace(
         base,
-        field=DynamicFieldConfig(grid, width=64, motion=MotionConfig(width=128, depth=4)),
+        field=DynamicFieldConfig(grid, width=64, motion=MotionConfig(width=128, depth=4, position_frequencies=4)),
         batch=BatchConfig(samples=1 << 18, max_rays=1 << 16),
-        optimiser=replace(base.optimiser, lr=1e-2, beta2=0.99, final=0.1),
+        optimiser=replace(base.optimiser, beta2=0.99, final=0.1),
         amp="fp16",
         default_steps=30_000,
     )
