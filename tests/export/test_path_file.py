@@ -127,6 +127,10 @@ def test_written_path_keeps_a_field_of_view_that_changes(tmp_path: Path) -> None
         ('{"frames": [3]}', r"frames\[0\] must be an object, got int"),
         ('{"frames": [{"time": 0}]}', r"frames\[0\] has no `transform_matrix`"),
         ('{"frames": [{"transform_matrix": [1, 2]}]}', "16 numbers .*, got 2"),
+        (
+            '{"frames": [{"transform_matrix": [1,0,0,0, 0,1,0,0, 0,0,1,0], "time": 2}]}',
+            r"`time` must be in 0\.\.1, got 2",
+        ),
         ('{"frames": [{"transform_matrix": [[1], [1, 2]]}]}', "16 numbers"),
         ('{"frames": [{"transform_matrix": [1,0,0,NaN, 0,1,0,0, 0,0,1,0]}]}', "not finite"),
         ('{"frames": [{"transform_matrix": [1e308,0,0,0, 0,1,0,0, 0,0,1,0]}]}', "beyond any scene"),

@@ -122,9 +122,7 @@ def test_warning_of_a_static_recipe_and_none_of_dynamic(tmp_path: Path) -> None:
     assert not seen["warnings"]
     assert json.loads((tmp_path / "a" / "config.json").read_text())["recipe"] == "dynamic"
     train(replace(request, recipe="ngp", out=tmp_path / "b"), observer=Keep())
-    assert seen["warnings"] == (
-        "Frames carry a time, but the recipe ngp is static: what moves will be blurred.",
-    )
+    assert seen["warnings"] == ("Frames carry a time, but the recipe ngp is static: what moves will be blurred.",)
 
 
 @requires_gpu

@@ -98,7 +98,9 @@ def to_file(camera_path: CameraPath, scene: Scene, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ConfigError(f"No camera path file {path}.", hint="Give `orbit`, `spiral`, `still` or the name of a JSON file.")
+        raise ConfigError(
+            f"No camera path file {path}.", hint="Give `orbit`, `spiral`, `still` or the name of a JSON file."
+        )
     try:
         document = read_json(path)
     except UnreadableFile as error:

@@ -78,9 +78,7 @@ class MotionConfig:
                 f"got {self.position_frequencies} of positions and {self.time_frequencies} of times."
             )
         if not (self.rate > 0 and 0 < self.time_share <= 1):
-            raise ConfigError(
-                f"motion needs rate > 0 and 0 < time_share <= 1, got {self.rate} and {self.time_share}."
-            )
+            raise ConfigError(f"motion needs rate > 0 and 0 < time_share <= 1, got {self.rate} and {self.time_share}.")
 
     @property
     def inputs(self) -> int:
