@@ -8,6 +8,7 @@ import torch
 from raymine.errors import ConfigError
 from raymine.fields.motion import Motion, MotionConfig, MotionEncoding
 from raymine.kernels.hash_grid.op import GridSpec
+from raymine.step.precision import amp_problem
 
 GRID = GridSpec(levels=3, features=2, log2_entries=9, base=4, finest=16)
 
@@ -40,6 +41,21 @@ def test_motion_depends_on_place_and_time(encoding: MotionEncoding) -> None:
     offset = motion(cube, time).cube - cube
     assert not torch.allclose(offset, motion(cube, 1 - time).cube - cube, atol=1e-5)
     assert not torch.allclose(offset, motion(1 - cube, time).cube - (1 - cube), atol=1e-5)
+
+
+def test_offsets_are_float32_under_autocast() -> None:
+    problem = amp_problem("bf16", torch.device("cpu"))
+    if problem:
+        pytest.skip(problem)
+    cube, time = points()
+    motion = Motion(small("frequencies"), 0, 1, "cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        moved = motion(cube, time)
+    assert moved.cube.dtype is torch.float32
+    assert moved.features.dtype is torch.float32
+    exact = motion(cube, time).cube - cube
+    assert not torch.equal(moved.cube - cube, exact), "hidden layers are rounded"
+    assert float((moved.cube - cube - exact).norm() / exact.norm()) < 0.02
 
 
 def test_time_share_makes_motion_slower_in_time() -> None:

@@ -15,8 +15,8 @@ import raymine
 from raymine import recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
-from raymine.kernels.hash_grid.op import GridSpec
 from raymine.experiment import SilentObserver, StartInfo, TrainRequest, train
+from raymine.kernels.hash_grid.op import GridSpec
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 from support.device import requires_gpu
 from support.moving_scene import RADIUS, moving_data, moving_scene, write_moving_scene

@@ -116,7 +116,7 @@ class DynamicField(nn.Module):
         if known is not None:
             known = known[:, : self.config.grid.width].contiguous()
         encoding = encode(moved.cube, self.table, self.config.grid, known)
-        return torch.cat((encoding, moved.features.to(encoding.dtype)), 1)
+        return torch.cat((encoding, moved.features), 1)
 
     def geometry(self, encoded: Tensor) -> Tensor:
         """Encoding and features [n, levels * F + features] -> [n, geometry]; column 0 is the density pre-activation."""
