@@ -10,6 +10,7 @@ import torch
 from raymine.engines import PlainEngine, choice
 from raymine.fields.dynamic_field import DynamicFieldConfig
 from raymine.fields.motion import MotionConfig
+from raymine.kernels.hash_grid.op import GridSpec
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.step import TrainState, create_state, train_step
@@ -25,12 +26,14 @@ from raymine.engines.fused.rays import DeviceRays
 
 DATA = moving_data(moving_scene(8), DEVICE)
 MOTION = MotionConfig(width=16, depth=2, features=4, position_frequencies=2, time_frequencies=2)
+GRIDS = replace(MOTION, encoding="grids", grid=GridSpec(levels=2, features=2, log2_entries=8, base=4, finest=8))
+OFTEN = replace(CONFIG.sampler, every=2)  # type: ignore[type-var]
 FIELD = DynamicFieldConfig(CONFIG.field.grid, width=16, motion=MOTION)  # type: ignore[attr-defined]
 
 
 def fresh(policy: str = "hard", **changes: object) -> TrainState:
     mining = MiningConfig(policy=policy, hard=HardConfig(draw="poisson"))  # type: ignore[arg-type]
-    config = replace(CONFIG, field=FIELD, mining=mining, **changes)  # type: ignore[arg-type]
+    config = replace(CONFIG, **{"field": FIELD, "mining": mining, **changes})  # type: ignore[arg-type]
     state = create_state(config, DATA, seed=3, device=DEVICE)
     state.rays = 256 if GPU else 10
     state.horizon = 400
@@ -66,11 +69,14 @@ def test_query_of_a_captured_step_has_the_time_of_the_ray_of_each_sample() -> No
     assert torch.equal(trainer._query(ray_id, t, t).time, time[ray_id.long()])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
-def test_captured_step_of_a_moving_scene_is_the_plain_step(policy: str) -> None:
-    captured, plain = fresh(policy), fresh(policy)
+@pytest.mark.parametrize(
+    ("policy", "motion"), [("none", MOTION), ("prune", MOTION), ("hard", MOTION), ("hard", GRIDS)],
+    ids=["none", "prune", "hard", "hard with grids"],
+)  # fmt: skip
+def test_captured_step_of_a_moving_scene_is_the_plain_step(policy: str, motion: MotionConfig) -> None:
+    captured, plain = (fresh(policy, field=replace(FIELD, motion=motion), sampler=OFTEN) for _ in range(2))
     trainer, draw = CapturedTrainer(captured, DATA), DeviceRays(plain, DATA).batch
-    for _ in range(5):  # with an update of the occupancy grid, which asks the field at random times
+    for _ in range(3):  # with an update of the occupancy grid, which asks the field at random times
         (got,), expected = trainer.advance(1), train_step(plain, DATA, draw)
         assert (got.rays, got.marched) == (expected.rays, expected.marched)
         assert got.loss == pytest.approx(expected.loss, rel=1e-3)
