@@ -138,7 +138,7 @@ def test_render_returns_colour_opacity_and_depth_and_saves_pictures(run: raymine
         assert np.allclose(run.render(np.int64(0), pose).colour, view.colour, atol=1e-5)
     camera = Camera(width=7, height=5, fx=9.0, fy=9.0, cx=3.5, cy=2.5)
     away = look_at(np.array([0.0, 0.0, 5.0]), np.array([0.0, 0.0, 9.0]), np.array([0.0, 1.0, 0.0]))
-    empty = run.render(camera, away, background=(0.25, 0.5, 1.0), time=0.5)
+    empty = run.render(camera, away, background=(0.25, 0.5, 1.0))
     assert empty.colour.shape == (5, 7, 3)
     assert np.allclose(empty.colour, [0.25, 0.5, 1.0])
     assert empty.opacity.max() == empty.depth.max() == 0
@@ -197,6 +197,7 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
         (0, {"background": "#ff00ff80"}, "`background`: there is no colour '#ff00ff80'"),
         (0, {"time": 2.0}, "`time` must be in 0..1, got 2"),
         (0, {"time": "now"}, "`time` must be a finite number, got 'now'"),
+        (0, {"time": 0.5}, "`time` was given, and the frames of this scene have no times"),
         (0, {"size": "64x48"}, r"`size` must be \(width, height\) in pixels, such as \(320, 240\), got '64x48'"),
         (0, {"size": (64, 4.5)}, "`size` must be a whole number, got 4.5"),
         (0, {"size": (0, 48)}, "at least 1x1 pixels, got 0x48"),

@@ -43,6 +43,7 @@ from raymine.experiment import (
 from raymine.experiment import train as train_request
 from raymine.export import View as View
 from raymine.export import novel_camera, render_view, with_fov
+from raymine.export.paths import require_moment
 from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import fitting_overrides, policy_overrides
 from raymine.scenes.bank import open_bank
@@ -252,7 +253,8 @@ class Run:
             pose of the scene's own world there.
         size: width and height of the picture in pixels, instead of the camera's; the vertical field of view stays, and
             a lens is not distorted.
-        time: in 0..1, for a dynamic scene; None uses that of the frame.
+        time: the moment to show, in 0..1, where the scene moves; None uses that of the frame. A run that models motion
+            needs one of them.
         background: red, green and blue in 0..1, or the name of a colour ("white", "#ff8000"). None uses the background
             of the scene, or black if it has none.
         """
@@ -271,15 +273,15 @@ class Run:
             place,
             self.scene.bounds,
             background=(self.scene.background or (0.0, 0.0, 0.0)) if background is None else colour(background),
-            time=_time(time),
+            time=self._time(time),
             device=self.device,
         )
 
-    def density(self, points: Array) -> Tensor:
+    def density(self, points: Array, *, time: float | None = None) -> Tensor:
         """Positions [n, 3] in the normalised world -> density [n] float32 per unit, on the run's device. No gradients.
 
         Density is 0 outside the bounds of the scene, where nothing is rendered. If `points` is a tensor, it must
-        already be on the run's device.
+        already be on the run's device. time: the moment, in 0..1, of a run that models motion.
         """
         if isinstance(points, Tensor):
             if points.device.type != self.device.type:
@@ -294,7 +296,9 @@ class Run:
             raise ConfigError(f"`points` must have shape [n, 3], got {list(positions.shape)}.")
         if not positions.isfinite().all():
             raise ConfigError("`points` must be finite; some are NaN or infinite.")
-        return self._loaded.density(positions.float())
+        moment = self._time(time)
+        when = None if moment is None else torch.full((len(positions),), moment, device=self.device)
+        return self._loaded.density(positions.float(), when)
 
     def evaluate(
         self,
@@ -318,6 +322,18 @@ class Run:
         folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
             return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted)
+
+    def _time(self, time: float | None) -> float | None:
+        """A time in 0..1; None in a static scene, and where nothing in the run depends on time."""
+        if time is not None:
+            moment = number(time, "time")
+            require_moment(self.scene, moment)
+            return moment
+        if getattr(self.config.train.field, "dynamic", False):
+            raise ConfigError(
+                "`time` is missing: the scene moves.", hint="Give a `time` in 0..1, such as time=0.5, or a frame."
+            )
+        return None
 
     def _camera(self, camera: Camera | int) -> Camera:
         if isinstance(camera, Camera):
@@ -350,11 +366,3 @@ def _stopped(result: RunResult) -> BaseException:
     """The exception for a run that a signal stopped: KeyboardInterrupt after Ctrl-C, else SystemExit."""
     message = f"stopped at step {result.step}; {result.run} is saved; continue it with `resume=True`"
     return KeyboardInterrupt(message) if result.exit_code == 130 else SystemExit(result.exit_code)
-
-
-def _time(time: float | None) -> float | None:
-    if time is None:
-        return None
-    if not 0 <= number(time, "time") <= 1:
-        raise ConfigError(f"`time` must be in 0..1, got {time}.")
-    return float(time)

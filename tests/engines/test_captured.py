@@ -96,7 +96,7 @@ def test_engine_is_captured_where_shapes_are_fixed(monkeypatch: pytest.MonkeyPat
         return choice.capture_problem(state, DATA)
 
     assert problem(fresh("hard")) == ""
-    assert "drawn by the host" in problem(fresh("hard", pixels=PixelConfig(policy="error")))
+    assert "by their errors, on the host" in problem(fresh("hard", pixels=PixelConfig(policy="error")))
     assert "recomputed" in problem(fresh("hard", recompute_samples=100))
     state = fresh("hard")
     state.config = replace(state.config, engine="plain")

@@ -85,6 +85,10 @@ def test_path_file_times_are_used_in_dynamic_scenes_only(tmp_path: Path) -> None
     times = from_file(file, make_scene(poses, dynamic=True), n=3).times
     assert times is not None
     assert times.tolist() == [0.25, 0.5, 0.75]
+    file.write_text(json.dumps({"frames": [*frames, {"transform_matrix": rows(poses[0]), "time": 2}]}))
+    assert from_file(file, make_scene(poses)).times is None
+    with pytest.raises(ConfigError, match=r"frames\[2\]: `time` must be in 0\.\.1, got 2: 0 is the first moment"):
+        from_file(file, make_scene(poses, dynamic=True))
 
 
 def test_written_path_is_in_the_world_of_the_files_and_reads_back(tmp_path: Path) -> None:

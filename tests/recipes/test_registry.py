@@ -99,7 +99,7 @@ def test_recipes_of_entry_points_are_listed_and_built(monkeypatch: pytest.Monkey
     assert "own_recipes.mine" not in sys.modules, "listing names imports nothing"
     assert recipes.build("mine", SCENE, "cpu").amp == "fp32"
     assert recipes.name_of("mine") == "mine"
-    with pytest.raises(ConfigError, match=r"no recipe `mime`\. Did you mean `mine`\?\nThere is: mine, ngp"):
+    with pytest.raises(ConfigError, match=r"no recipe `mime`\. Did you mean `mine`\?\nThere is: dynamic, mine, ngp"):
         recipes.build("mime", SCENE, "cpu")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 import tyro
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raymine.experiment import LoadedRun
     from raymine.export import CameraPath, FramePictures
     from raymine.export.frames import PictureKind
+    from raymine.export.paths import Moment
 
 _VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".gif")
 
@@ -33,12 +34,15 @@ class Render:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     path: str = "auto"
-    """`orbit` around the scene, `spiral`, a JSON path file (its format is in docs/paths.md), or `auto`: a spiral where
-    all cameras face one way, else an orbit."""
+    """`orbit` around the scene, `spiral`, `still` (the first test view), a JSON path file (its format is in
+    docs/paths.md), or `auto`: a spiral where all cameras face one way, else an orbit."""
+    time: str | None = None
+    """For a scene that moves: a moment in 0..1 that all views show, or `sweep`, which runs from 0 to 1 along the path.
+    `sweep`, or the times of the path file, if not given."""
     write_path: Path | None = None
     """Write the camera path to this JSON file instead of rendering it: a start for a path of your own."""
     frames: int | None = None
-    """Number of views; 120 if not given, or the number in the path file."""
+    """Number of views; if not given, 120, or the number in the path file, or 1 where all views would be the same."""
     fps: float = 30.0
     """Views per second of video."""
     size: str | None = None
@@ -59,7 +63,7 @@ class Render:
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
-        started = time.perf_counter()
+        started = perf_counter()
         from raymine.experiment import load_run
 
         wanted = parse_size(self.size)
@@ -67,10 +71,10 @@ class Render:
         loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
         for note in loaded.notes:
             output.warn(note)
-        name, path = choose_path(self.path, loaded.scene, self.frames, wanted)
-        ready = time.perf_counter()
+        name, path = choose_path(self.path, loaded.scene, self.frames, wanted, parse_time(self.time, loaded.scene))
+        ready = perf_counter()
         written = self._write_path(loaded.scene, path) if self.write_path else self._render(loaded, name, path)
-        ended = time.perf_counter()
+        ended = perf_counter()
         if self.json:
             camera = path.cameras[0]
             found = {"run": self.run, "step": loaded.step, "path": name, "views": len(path)}
@@ -117,8 +121,37 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return size
 
 
-def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None) -> tuple[str, CameraPath]:
-    """The name and the views of the camera path `asked`."""
+def parse_time(text: str | None, scene: Scene) -> Moment | None:
+    """`0.3` -> 0.3, `sweep` -> "sweep"; `ConfigError` for anything else, and in a scene that does not move."""
+    from raymine.export.paths import require_moment
+
+    if text is None:
+        return None
+    try:
+        moment: Moment = "sweep" if text == "sweep" else float(text)
+    except ValueError:
+        raise ConfigError(f"--time must be a number in 0..1 or `sweep`, got {text[:40]!r}.") from None
+    require_moment(scene, moment)
+    return moment
+
+
+def choose_path(
+    asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None, moment: Moment | None = None
+) -> tuple[str, CameraPath]:
+    """The name and the views of the camera path `asked`, at the times of `moment` if it is given."""
+    from raymine import export
+
+    name, path = _choose_views(asked, scene, frames, size, moves=scene.dynamic and not isinstance(moment, float))
+    if moment is None:
+        return name, path
+    name = name if moment == "sweep" else f"{name}-at-{moment:g}"
+    return name, export.at_time(path, scene, moment)
+
+
+def _choose_views(
+    asked: str, scene: Scene, frames: int | None, size: tuple[int, int] | None, moves: bool
+) -> tuple[str, CameraPath]:
+    """moves: whether what is seen changes along the path, even if the camera stands still."""
     from raymine import export
     from raymine.export.curves import require_views
 
@@ -132,7 +165,9 @@ def choose_path(asked: str, scene: Scene, frames: int | None, size: tuple[int, i
         return asked, export.orbit(scene, frames or 120, size=size)
     if asked == "spiral":
         return asked, export.spiral(scene, frames or 120, size=size)
-    meant = did_you_mean(asked, ("auto", "orbit", "spiral"))
+    if asked == "still":
+        return asked, export.still(scene, frames or (120 if moves else 1), size=size)
+    meant = did_you_mean(asked, ("auto", "orbit", "spiral", "still"))
     if meant and not Path(asked).exists():
         raise ConfigError(f"--path {asked}: there is no such path.{meant}", hint="Or give a JSON path file.")
     return Path(asked).stem, export.from_file(Path(asked), scene, n=frames, size=size)

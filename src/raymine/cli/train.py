@@ -43,7 +43,8 @@ class Train:
     deterministic: bool = False
     """Make runs on CUDA repeat bit for bit, which is a little slower. Runs on a CPU always do."""
     amp: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    """Dtype of the networks' matrix products; auto is fp16 in the fused step on CUDA and fp32 elsewhere."""
+    """Dtype of the networks' matrix products; auto is fp16 in the fused step on CUDA and in `dynamic` on CUDA, and fp32
+    elsewhere."""
     recompute_samples: int = 0
     """Evaluate this many samples at a time and recompute their activations in the backward pass: less memory, slower
     steps. 0 is off."""

@@ -111,4 +111,10 @@ class Scene:
 
     @property
     def dynamic(self) -> bool:
+        """Whether frames have times."""
         return any(f.time is not None for f in self.frames)
+
+    @property
+    def moves(self) -> bool:
+        """Whether frames have different times, so that a static model cannot show all of them."""
+        return len({f.time for f in self.frames if f.time is not None}) > 1

@@ -140,7 +140,9 @@ class CapturedTrainer(GraphTrainer):
     def _query(self, ray_id: Tensor, t_start: Tensor, t_end: Tensor) -> FieldInput:
         rays = self.buffers.rays.index_select(0, ray_id)
         directions = rays[:, 3:6].contiguous()
-        return FieldInput(torch.addcmul(rays[:, :3], directions, (t_start + t_end)[:, None], value=0.5), directions)
+        positions = torch.addcmul(rays[:, :3], directions, (t_start + t_end)[:, None], value=0.5)
+        time = self.buffers.wanted[:, 7].index_select(0, ray_id) if self.data.rig.dynamic else None
+        return FieldInput(positions, directions, time)
 
     def train(self) -> None:
         b, places = self.buffers, self._places

@@ -44,8 +44,8 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
         return f"shapes are fixed for the occupancy grid alone, not for {type(config.sampler).__name__}"
     if closed_form(state) is None:
         return "the loss or the activations are others than those of `judge`"
-    if config.pixels.follows_error or data.rig.dynamic:
-        return "rays of this scene are drawn by the host"
+    if config.pixels.follows_error:
+        return "pixels are drawn by their errors, on the host"
     if config.recompute_samples or config.deterministic:
         return "activations are recomputed, or bits are to repeat"
     if not images_fit(state, data):

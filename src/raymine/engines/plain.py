@@ -40,7 +40,7 @@ class PlainEngine:
 def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
     """A function that draws the rays of a plain step on CUDA. None if it is unsupported or takes too much memory."""
     device = state.device
-    if device.type != "cuda" or triton_problem() or state.pixels.learns or data.rig.dynamic:
+    if device.type != "cuda" or triton_problem() or state.pixels.learns:
         return None
     # Rays that are drawn on the device have no graph to the poses and do not say which image they belong to.
     if state.poses is not None or state.exposure is not None:

@@ -99,7 +99,7 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         scene = scene.reaching(train.levels)
         told = f"Bounds: {name} samples {scene.bounds.levels} levels, for a background that nothing was measured on."
         scene = replace(scene, decisions=(*scene.decisions, told))
-    if scene.dynamic and not getattr(train.field, "dynamic", False):
+    if scene.moves and not getattr(train.field, "dynamic", False):
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
         scene = replace(scene, warnings=(*scene.warnings, static))
     twin = recipes.twin_of(request.recipe, base, scene, device.type)

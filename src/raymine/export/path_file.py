@@ -71,10 +71,10 @@ def from_file(path: Path, scene: Scene, *, n: int | None = None, size: tuple[int
     camera = _camera(document, scene, size, path)
     count = n if n is not None else KEYFRAME_VIEWS if form == "keyframes" else len(keys)
     if n is None and form != "keyframes":
-        return CameraPath(poses, _with_fov(camera, _fovs(keys, camera)), _times(keys, scene))
+        return CameraPath(poses, _with_fov(camera, _fovs(keys, camera)), _times(keys, scene, f"{path}: {form}"))
     closed = bool(document.get("is_cycle", False))
     fovs = interpolate_values(_fovs(keys, camera), count, closed=closed)
-    key_times = _times(keys, scene)
+    key_times = _times(keys, scene, f"{path}: {form}")
     times = None if key_times is None else interpolate_values(key_times, count, closed=closed)
     return CameraPath(interpolate_poses(poses, count, closed=closed), _with_fov(camera, fovs), times)
 
@@ -98,7 +98,9 @@ def to_file(camera_path: CameraPath, scene: Scene, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ConfigError(f"No camera path file {path}.", hint="Give `orbit`, `spiral` or the name of a JSON file.")
+        raise ConfigError(
+            f"No camera path file {path}.", hint="Give `orbit`, `spiral`, `still` or the name of a JSON file."
+        )
     try:
         document = read_json(path)
     except UnreadableFile as error:
@@ -185,11 +187,16 @@ def _with_fov(camera: Camera, fovs: np.ndarray) -> tuple[Camera, ...]:
     return tuple(with_fov(camera, float(fov)) for fov in fovs)
 
 
-def _times(keys: list[_Key], scene: Scene) -> np.ndarray | None:
+def _times(keys: list[_Key], scene: Scene, where: str) -> np.ndarray | None:
     """Times [n] of a dynamic scene: those of the file if every entry has one, else evenly from 0 to 1."""
     if not scene.dynamic:
         return None
+    for i, key in enumerate(keys):
+        if key.time is not None and not 0.0 <= key.time <= 1.0:
+            raise ConfigError(
+                f"{where}[{i}]: `time` must be in 0..1, got {key.time:g}: 0 is the first moment, 1 the last."
+            )
     stated = [key.time for key in keys if key.time is not None]
     if len(stated) == len(keys):
-        return np.clip(np.array(stated), 0.0, 1.0)
+        return np.array(stated)
     return np.linspace(0.0, 1.0, len(keys))

@@ -1,4 +1,4 @@
-"""Camera paths for novel views, derived from the cameras of the scene: an orbit and a spiral.
+"""Camera paths for novel views, derived from the cameras of the scene: an orbit, a spiral and a still camera.
 
 Every path is in normalised coordinates (after `Scene.normalisation`), where +z is up. Poses are camera-to-world
 [n, 3, 4] with x right, y up, z backward. `path_file.py` reads paths from files, `curves.py` interpolates key poses.
@@ -7,7 +7,8 @@ Every path is in normalised coordinates (after `Scene.normalisation`), where +z 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -109,6 +110,36 @@ def spiral(scene: Scene, n: int, *, turns: float = 2.0, size: tuple[int, int] | 
         local = np.array([math.cos(angle), -math.sin(angle), -math.sin(angle / max(turns, 1e-9))]) * reach
         views.append(look_at(centre + rotation @ local, target, up=rotation[:, 1]))
     return _static(scene, np.stack(views), size)
+
+
+def still(scene: Scene, n: int, *, size: tuple[int, int] | None = None) -> CameraPath:
+    """n views from one place, that of the first test view, or of the first frame if there is none."""
+    poses = _all_poses(scene, n)
+    place = (*scene.of_split("test"), 0)[0]
+    return _static(scene, np.repeat(poses[place : place + 1], n, 0), size)
+
+
+Moment = float | Literal["sweep"]
+"""A time in 0..1, or `sweep`: time runs from 0 to 1 along the path."""
+
+
+def at_time(path: CameraPath, scene: Scene, moment: Moment) -> CameraPath:
+    """The path at one moment of a dynamic scene, or with time running from 0 to 1. `ConfigError` for a static scene."""
+    require_moment(scene, moment)
+    n = len(path)
+    times = np.linspace(0.0, 1.0, n) if moment == "sweep" else np.full(n, float(moment))
+    return replace(path, times=times)
+
+
+def require_moment(scene: Scene, moment: Moment) -> None:
+    """Raise `ConfigError` for a time outside 0..1, and for any time in a scene that has none."""
+    if moment != "sweep" and not 0.0 <= moment <= 1.0:
+        raise ConfigError(f"{option('time')} must be in 0..1, got {moment:g}: 0 is the first moment, 1 the last.")
+    if not scene.dynamic:
+        raise ConfigError(
+            f"{option('time')} was given, and the frames of this scene have no times: it does not move.",
+            hint=f"Leave out {option('time')}.",
+        )
 
 
 def _elevations(poses: np.ndarray, centre: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
+from raymine.recipes.dynamic import dynamic
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
@@ -27,6 +28,7 @@ RECIPES: dict[str, Recipe] = {
     "unbounded": unbounded,
     "proposal": proposal,
     "vanilla": vanilla,
+    "dynamic": dynamic,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
@@ -39,6 +41,8 @@ CUSTOM = "custom"
 
 def chosen_for(scene: Scene) -> tuple[str, str]:
     """The name of the recipe for a scene for which the user names none, and the reason in words."""
+    if scene.moves:
+        return "dynamic", "frames have different times, so the scene moves"
     if scene.bounds.unbounded:
         return "unbounded", "the scene has a background without a box around it"
     return "ngp", "the scene fits into a box"

@@ -53,7 +53,7 @@ class DeviceRays:
             place.fill_(number)
         self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device))
         origins, directions, near, far = (part.contiguous() for part in rays.split((3, 3, 1, 1), 1))
-        colour, background, weight, _ = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
-        return RayBatch(
-            None, Rays(origins, directions, near[:, 0], far[:, 0]), Wanted(colour, background, weight[:, 0])
-        )
+        colour, background, weight, time = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
+        when = time[:, 0] if self._rig.dynamic else None
+        drawn = Rays(origins, directions, near[:, 0], far[:, 0], when)
+        return RayBatch(None, drawn, Wanted(colour, background, weight[:, 0]))

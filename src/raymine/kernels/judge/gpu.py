@@ -71,7 +71,7 @@ def judge(
     gradient, size, sums, rays, PRUNE: tl.constexpr, ALL: tl.constexpr, PER_RAY: tl.constexpr, SPREAD: tl.constexpr,
     FADE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight, unused.
+    """raw [B, 4]: colour and density pre-activations. wanted [R, 8]: colour, background, weight, time (unused).
 
     count [R]: samples of each ray. seen [R]: how many of them, from the first, `raw` holds. The others are invisible:
     their size becomes 0 and, with ALL, their gradient too.

@@ -55,8 +55,8 @@ def draw(
     lens as in `through_lens`. background [3]: used unless RANDOM. coverage to halvings: see `draw_by_score`; used if
     SCORED. WEIGHED: rays get the weight of their cell, which compensates for its probability.
 
-    Writes rays [R, 8]: origin, direction, near, far; harmonics [R, 16]; wanted [R, 8]: colour, background, weight,
-    unused; and jitter [R] in 0..1.
+    Writes rays [R, 8]: origin, direction, near, far; harmonics [R, 16]; wanted [R, 8]: colour, background, weight, time
+    (0 in a static scene); and jitter [R] in 0..1.
     """
     n = tl.load(n_rays)
     if tl.program_id(0) * BLOCK >= n:
@@ -108,6 +108,7 @@ def draw(
     if MASKED:
         weight = tl.where(tl.load(masks + at, mask=live, other=0) > 0, weight, 0.0)
     tl.store(row + 6, weight, mask=live)
+    tl.store(row + 7, tl.load(column + 14 * images, mask=live), mask=live)
     tl.store(jitter + r, uniform(s0, s1, now, _JITTER, r), mask=live)
 
 
