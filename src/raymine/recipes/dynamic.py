@@ -41,8 +41,8 @@ def _cpu(scene: Scene) -> TrainConfig:
 def _cuda(scene: Scene) -> TrainConfig:
     """Wider and deeper than on a CPU, with products in bfloat16, in steps of 2^18 samples.
 
-    In float16, gradients of the layers of motion overflowed after 900 steps of trex at 800x800 (H200): they grow with the
-    resolution of the grid into which points are moved.
+    In float16, gradients of the layers of motion overflowed after 900 steps of trex at 800x800 (H200): they grow with
+    the resolution of the grid into which points are moved.
     """
     base = ngp(scene, "cuda")
     grid = hash_grid(scene, levels=8, features=4, log2_entries=19, most=2048)
