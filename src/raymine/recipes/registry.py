@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
-from raymine.recipes.vanilla import vanilla
+from raymine.recipes.vanilla import vanilla, vanilla_grid
+from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
@@ -27,6 +30,7 @@ RECIPES: dict[str, Recipe] = {
     "unbounded": unbounded,
     "proposal": proposal,
     "vanilla": vanilla,
+    "vanilla-grid": vanilla_grid,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
@@ -40,6 +44,8 @@ CUSTOM = "custom"
 def chosen_for(scene: Scene) -> tuple[str, str]:
     """The name of the recipe for a scene for which the user names none, and the reason in words."""
     if scene.bounds.unbounded:
+        if find_placement(np.stack([frame.pose for frame in scene.frames])).layout == "forward":
+            return "unbounded", "the capture is forward-facing: all cameras look one way, and nothing bounds the depth"
         return "unbounded", "the scene has a background without a box around it"
     return "ngp", "the scene fits into a box"
 
