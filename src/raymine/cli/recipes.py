@@ -50,8 +50,8 @@ class Recipes:
         for name, value in others.items():
             console.print(f"{name}: {value}, registered by another package.", markup=False, soft_wrap=True)
         console.print(
-            f"Memory of one step without images, for {_VIEWS} views of {_SIZE}x{_SIZE}. `raymine train SCENE` chooses a "
-            f"recipe and says why; --recipe NAME takes another. A page for each: {_DOCS}.",
+            f"Memory of one step without images, for {_VIEWS} views of {_SIZE}x{_SIZE}. `raymine train SCENE` chooses "
+            f"a recipe and says why; --recipe NAME takes another. A page for each: {_DOCS}.",
             markup=False,
             soft_wrap=True,
         )
@@ -106,7 +106,9 @@ def _typical(*, unbounded: bool) -> Scene:
     bounds = Bounds((-1.0,) * 3, (1.0,) * 3, levels=5) if unbounded else Bounds()
     frames = tuple(Frame(Path(f"{i}.png"), 0, pose) for i, pose in enumerate(poses))
     background = None if unbounded else (1.0, 1.0, 1.0)
-    return Scene(Path("typical"), "colmap" if unbounded else "blender", (camera,), frames, bounds, background, np.eye(4))
+    return Scene(
+        Path("typical"), "colmap" if unbounded else "blender", (camera,), frames, bounds, background, np.eye(4)
+    )
 
 
 def _size(count: object) -> str:

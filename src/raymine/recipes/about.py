@@ -38,9 +38,7 @@ class About:
 _ABOUT: dict[object, About] = {}
 
 
-def described(
-    summary: str, *, scenes: str, time: str, figure: str, page: str = ""
-) -> Callable[[_Recipe], _Recipe]:
+def described(summary: str, *, scenes: str, time: str, figure: str, page: str = "") -> Callable[[_Recipe], _Recipe]:
     """A decorator that describes a recipe function. See `About`."""
 
     def describe(recipe: _Recipe) -> _Recipe:

@@ -9,6 +9,9 @@ shows how it works.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 from raymine.contracts import Scene
 from raymine.fields.mlp_field import MlpFieldConfig
 from raymine.kernels.activations import NGP
@@ -17,6 +20,7 @@ from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.recipes.about import described
 from raymine.recipes.ngp import ngp
+from raymine.samplers import OccupancyConfig
 from raymine.samplers.hierarchical import HierarchicalConfig
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
@@ -65,17 +69,20 @@ def vanilla_grid(scene: Scene, device: str) -> TrainConfig:
     Its density is exp(x - 1), as that of the hash-grid field, so `judge` has the gradient of its loss in closed form.
     """
     base = ngp(scene, device)
+    grid = cast("OccupancyConfig", base.sampler)
     if device == "cpu":
         network = MlpFieldConfig(depth=4, width=64, skip=3, position_frequencies=8, density=NGP.density)
+        # An update of all cells evaluates the network at each: a coarse grid, or updates take longer than steps.
+        sampler = replace(grid, resolution=32, cells=1 << 13)
         batch = BatchConfig(samples=1 << 14, max_rays=1 << 12)
         optimiser = OptimiserConfig(lr=3e-3, final=0.1, eps=1e-8, average=0.1)
     else:
-        network = MlpFieldConfig(density=NGP.density)
+        network, sampler = MlpFieldConfig(density=NGP.density), grid
         batch = BatchConfig(samples=1 << 18, max_rays=1 << 15)
         optimiser = OptimiserConfig(lr=1e-3, final=0.05, beta2=0.99, eps=1e-8, warmup=500, average=0.1)
     return TrainConfig(
         field=network,
-        sampler=base.sampler,
+        sampler=sampler,
         loss=(ColourLoss("l2"),),
         batch=batch,
         optimiser=optimiser,
