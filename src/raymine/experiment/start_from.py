@@ -163,8 +163,12 @@ def take(state: TrainState, start: Start) -> Taken:
             own[name].copy_(source)
             taken.append(name)
     if not any(name.startswith("field.") for name in taken):
+        kinds = type(start.field).__name__, type(state.config.field).__name__
+        fault = f"nothing of its field fits this model: {name_some(left)}"
+        if kinds[0] != kinds[1]:
+            fault = f"its field is {kinds[0]}, and that of this run is {kinds[1]}"
         raise ConfigError(
-            f"{option(_OPTION, start.init.run)}: nothing of its field fits this model: {name_some(left)}.",
+            f"{option(_OPTION, start.init.run)}: {fault}.",
             hint=f"Use the recipe of that run, {option('recipe', start.recipe)}, or start without it.",
         )
     _conclude(state, found, set(taken))
