@@ -118,3 +118,24 @@ def test_a_fading_step_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = choice._engine_for(state, DATA, True)
     assert engine.name == "plain"
     assert engine.reason == "levels of the field fade in, and the fused kernels know no weights of levels"
+
+
+def test_graph_engines_of_one_state_share_its_parameters() -> None:
+    """A second engine must not move what the first one updates."""
+    pytest.importorskip("triton")
+    from raymine.engines.captured import CapturedTrainer
+    from raymine.engines.fused.trainer import FusedTrainer
+    from support.fused import CONFIG as SMALL
+    from support.fused import DEVICE, data_on
+
+    data = data_on(DEVICE)
+    state = create_state(replace(SMALL, fade=FadeConfig(0.25, 0.5)), data, seed=3, device=DEVICE)
+    state.rays, state.horizon = 10, 4
+    first, second = CapturedTrainer(state, data), FusedTrainer(state, data)
+    for trainer in (first, first, second, second):
+        before = {name: value.detach().clone() for name, value in state.optimiser.parameters.items()}
+        trainer.advance(1)
+        for name, value in state.optimiser.parameters.items():
+            assert not torch.equal(before[name], value), (type(trainer).__name__, name)
+    (block,) = first._blocks
+    assert block.values.data_ptr() == second.weights.data_ptr()

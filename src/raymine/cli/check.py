@@ -102,7 +102,7 @@ def _with_recipe(report: SceneReport, prepared: Prepared, name: str) -> SceneRep
 
     known = () if report.scene is None else report.scene.warnings
     moves = "raymine has no recipe for scenes that move yet."
-    fix = moves if prepared.scene.dynamic else "`raymine train --help` lists the recipes."
+    fix = moves if prepared.scene.dynamic else "`raymine recipes` lists the recipes."
     added = [Problem(name, w, fix, "warning", "recipe") for w in prepared.scene.warnings if w not in known]
     return replace(report, problems=[*report.problems, *added], scene=prepared.scene)
 

@@ -20,8 +20,8 @@ class Train:
     scene: tyro.conf.Positional[str]
     """Scene folder, or `builtin` for the scene that comes with raymine."""
     recipe: str = "auto"
-    """What to train: a registered recipe, or package.module:function for your own, which is then imported. `auto` takes
-    the one that suits the scene."""
+    """What to train: a recipe of `raymine recipes`, or package.module:function for your own, which is then imported.
+    `auto` takes the one that suits the scene."""
     mining: str | None = None
     """Samples to train on: `none` (all), `prune` (visible ones), `hard` (those with large gradients), or
     `hard:published`. The recipe's choice if not given."""
