@@ -10,15 +10,19 @@ import pytest
 import torch
 from PIL import Image
 
+from raymine import checkpoint
 from raymine.contracts import Scene
 from raymine.errors import SceneError
+from raymine.experiment import train
 from raymine.files import UnreadableFile
 from raymine.rays import CameraRig
+from raymine.recipes.techniques import Techniques
 from raymine.scenes import load_scene
 from raymine.scenes.check import check_scene
 from raymine.scenes.depth import DepthMaps, read_depth
 from raymine.step import TrainData, create_state
 from raymine.step.batch import draw_batch
+from support.runs import StopAt, request
 from support.scene_writers import ring
 from support.step import CONFIG
 
@@ -91,6 +95,19 @@ def test_distances_of_a_batch_are_along_the_rays(tmp_path: Path) -> None:
     along = ((ends - batch.rays.origins) @ axis)[own]
     assert along.tolist() == pytest.approx([3 * scene.scale] * len(along), rel=1e-4)
     assert depth[own].max() > 1.02 * depth[own].min(), "rays at the edge of the image are longer"
+
+
+def test_depth_loss_trains_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    folder = write(tmp_path / "scene", FILES)
+    changes = {"techniques": Techniques(depth_loss=1.0), "evaluate_views": 0}
+    train(request(folder, tmp_path / "whole", **changes))
+    train(request(folder, tmp_path / "parts", **changes), observer=StopAt(16))
+    train(request(folder, tmp_path / "parts", resume=True, **changes))
+    train(request(folder, tmp_path / "without", evaluate_views=0))
+    found = [checkpoint.load_latest(tmp_path / name / "checkpoints") for name in ("whole", "parts", "without")]
+    whole, parts, without = (latest.checkpoint.tensors for latest in found if latest is not None)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert not torch.equal(whole["field.table"], without["field.table"])
 
 
 def test_check_reports_broken_depth_maps(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu", fus
     samples = config.batch.samples * _OVERSHOOT
     parts = [_memory(part, bounds) for part in (config.field, config.sampler)]
     per_sample = sum(part.per_sample for part in parts) or _BYTES_PER_SAMPLE
+    if config.amp in ("fp16", "bf16"):
+        per_sample //= 2
     if not problem_with(config, device, training=True) if fused is None else fused:
         batch = samples * _FUSED_BYTES_PER_SAMPLE
     elif config.recompute_samples:
