@@ -32,21 +32,19 @@ class Recipes:
         if self.json:
             output.emit_json({"recipes": rows, "others": others})
             return 0
-        columns = ("recipe", "what it is", "for scenes", "memory\nCPU", "memory\nGPU", "time", "measured")
         cells = [
             (
                 str(row["name"]),
-                str(row["summary"]),
-                str(row["scenes"]),
-                _size(row["cpu_bytes"]),
-                _size(row["cuda_bytes"]),
-                str(row["time"]),
-                str(row["figure"]),
+                f"{row['summary']}\n{_sentence('For', row['scenes'])}".rstrip(),
+                f"{_size(row['cpu_bytes'])} on a CPU\n{_size(row['cuda_bytes'])} on a GPU",
+                f"{row['time']}\n{row['figure']}".strip(),
             )
             for row in rows
         ]
-        console = output.results()
-        console.print(output.table("", columns, cells, right=("memory\nCPU", "memory\nGPU")))
+        console, made = output.results(), output.table("", ("recipe", "what it is", "memory", "time, measured"), cells)
+        made.show_lines = True
+        made.columns[0].no_wrap = made.columns[2].no_wrap = True
+        console.print(made)
         for name, value in others.items():
             console.print(f"{name}: {value}, registered by another package.", markup=False, soft_wrap=True)
         console.print(
@@ -109,6 +107,10 @@ def _typical(*, unbounded: bool) -> Scene:
     return Scene(
         Path("typical"), "colmap" if unbounded else "blender", (camera,), frames, bounds, background, np.eye(4)
     )
+
+
+def _sentence(word: str, text: object) -> str:
+    return f"{word} {text}." if text else ""
 
 
 def _size(count: object) -> str:

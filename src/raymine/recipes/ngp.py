@@ -23,7 +23,7 @@ from raymine.step.optimiser import OptimiserConfig
 
 @described(
     "hash grid with small networks, occupancy grid (Instant-NGP)",
-    scenes="in a box, such as objects without a background",
+    scenes="scenes in a box, such as objects without a background",
     time="seconds on a GPU, a minute on a CPU",
     figure="lego 800x800 35 dB after 1.3 s (H200); 32.1 dB at 200x200 after a minute (2 cores)",
 )
@@ -34,7 +34,7 @@ def ngp(scene: Scene, device: str) -> TrainConfig:
 
 @described(
     "`ngp` with more levels and wider networks",
-    scenes="as `ngp`, where more quality is worth half a minute; on a CPU it is `ngp`",
+    scenes="the same, where quality is worth half a minute; on a CPU it is `ngp`",
     time="half a minute on a GPU",
     figure="lego 800x800 37.1 dB after 26 s (H200)",
 )

@@ -22,7 +22,7 @@ from raymine.step.optimiser import OptimiserConfig
 
 @described(
     "the hash grid with samples from proposal networks instead of an occupancy grid",
-    scenes="photos with a background that reaches far; a second opinion to `unbounded`",
+    scenes="photos with a background that reaches far",
     time="minutes on a GPU",
     figure="",
 )

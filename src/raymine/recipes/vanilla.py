@@ -29,7 +29,7 @@ from raymine.step.optimiser import OptimiserConfig
 
 @described(
     "the original NeRF: MLP 8 x 256 with positional encoding, coarse and fine network",
-    scenes="in a box; a baseline, or a model of 5 MB",
+    scenes="scenes in a box, as a baseline or a model of 5 MB",
     time="hours on a GPU",
     figure="lego 400x400 20.8 dB after 40 s (H200)",
 )
@@ -58,7 +58,7 @@ def vanilla(scene: Scene, device: str) -> TrainConfig:
 
 @described(
     "the MLP of `vanilla` behind an occupancy grid, in half precision",
-    scenes="in a box; a baseline, or a model of 2 MB",
+    scenes="scenes in a box, as a baseline or a model of 2 MB",
     time="minutes on a GPU",
     figure="",
     page="vanilla",
