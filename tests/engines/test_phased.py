@@ -13,6 +13,7 @@ from raymine.engines import choice
 from raymine.engines.phased import Phase, PhasedEngine, phases_of, reduced_data
 from raymine.step import TrainData, TrainState, create_state
 from raymine.step.schedule import FadeConfig, ProgressiveConfig
+from support.device import requires_gpu
 from support.scenes import ball_scene
 from support.step import CONFIG
 
@@ -139,3 +140,24 @@ def test_graph_engines_of_one_state_share_its_parameters() -> None:
             assert not torch.equal(before[name], value), (type(trainer).__name__, name)
     (block,) = first._blocks
     assert block.values.data_ptr() == second.weights.data_ptr()
+
+
+@requires_gpu
+def test_fused_engine_takes_over_when_all_levels_are_open() -> None:
+    from support.fused import CONFIG as SMALL
+    from support.fused import DEVICE, data_on
+
+    data = data_on(DEVICE)
+    config = replace(SMALL, fade=PHASED.fade, progressive=PHASED.progressive)
+    state = create_state(config, data, seed=0, device=DEVICE)
+    state.horizon = 400
+    engine = choice.engine_for(state, data)
+    engine.warm_up()
+    assert state.step == 0
+    assert engine.name == "captured, then fused"
+    assert "levels of the field fade in" in engine.reason
+    reports: list[StepReport] = []
+    while state.step < 400:
+        reports += engine.advance(400 - state.step)
+    assert all(report.finite for report in reports)
+    assert sum(r.mse for r in reports[-40:]) < 0.5 * sum(r.mse for r in reports[:40])

@@ -57,13 +57,25 @@ def test_mask_loss_compares_opacity_with_alpha() -> None:
 
 def test_depth_loss_by_hand_counts_known_rays_only() -> None:
     seen = view(torch.tensor([0.5, 0.9]), WEIGHTS, torch.ones(2), Targets(depth=torch.tensor([0.0, 1.0])))
-    # The curve is 1/2 at 1 and 3/4 at 3.
-    expected = 0.5 * (0.75 - 0.5) ** 2 + (1 - 0.9) ** 2
-    assert float(DepthLoss(3.0)(seen)) == pytest.approx(3 * expected, rel=1e-5)
+    # The second ray has a weight of 0.4 at the distance 1, which is right, and of 0.5 at 3, which is 2 off.
+    expected = 0.5 * (1 - math.exp(-4)) + (1 - 0.9) ** 2
+    assert float(DepthLoss(3.0, spread=1.0)(seen)) == pytest.approx(3 * expected, rel=1e-5)
     unknown = replace(seen, targets=Targets(depth=torch.zeros(2)))
     assert float(DepthLoss(3.0)(unknown)) == 0
     with pytest.raises(ConfigError, match="needs the depth"):
         DepthLoss()(replace(seen, targets=Targets()))
+
+
+def test_depth_loss_moves_the_weight_to_the_measured_distance() -> None:
+    weights = WEIGHTS.clone().requires_grad_()
+    DepthLoss(1.0)(
+        view(torch.tensor([0.5, 0.9]), weights, torch.ones(2), Targets(depth=torch.tensor([3.0, 1.0])))
+    ).backward()
+    assert weights.grad is not None
+    assert weights.grad[0] > weights.grad[1] == 0
+    assert weights.grad[3] > weights.grad[2] == 0
+    with pytest.raises(ConfigError, match="positive `spread`, got 0"):
+        DepthLoss(1.0, spread=0.0)
 
 
 @pytest.mark.parametrize("term", [OpacityLoss, MaskLoss, DepthLoss])

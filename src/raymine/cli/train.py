@@ -42,11 +42,11 @@ class Train:
     distortion: float | None = None
     """Weight of the distortion loss, against floaters, such as 0.01; 0 is off. The recipe's choice if not given."""
     opacity_loss: float = 0.0
-    """Weight of a loss that pushes the opacity of rays to 0 or 1, against fog; such as 0.001."""
+    """Weight of a loss that pushes the opacity of rays to 0 or 1, against fog; such as 0.01."""
     mask_loss: float = 0.0
     """Weight of a loss of opacity against the alpha of the images; such as 0.1. For images with transparent pixels."""
     depth_loss: float = 0.0
-    """Weight of a loss against depth maps (`depth_file_path` in transforms.json); such as 0.1."""
+    """Weight of a loss against depth maps (`depth_file_path` in transforms.json); such as 0.01."""
     steps: int | None = None
     """Stop after this many steps. Without --steps and --max-seconds, the recipe's own number of steps."""
     max_seconds: float | None = None
