@@ -38,7 +38,7 @@ class Train:
     progressive: bool = False
     """Train on images of 1/4, then of 1/2 of their size first."""
     coarse_to_fine: bool = False
-    """Open the levels of the field from coarse to fine over the first 30 % of the run. For few or blurred photos."""
+    """Open the levels of the field from coarse to fine over the first 30 % of the run. For blurred photos."""
     distortion: float | None = None
     """Weight of the distortion loss, against floaters, such as 0.01; 0 is off. The recipe's choice if not given."""
     opacity_loss: float = 0.0
