@@ -46,6 +46,7 @@ from raymine.export import novel_camera, render_view, with_fov
 from raymine.export.paths import require_moment
 from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import fitting_overrides, policy_overrides
+from raymine.recipes.techniques import Techniques
 from raymine.scenes.bank import open_bank
 
 Array = np.ndarray | Tensor | Sequence[Any]
@@ -69,6 +70,13 @@ def train(
     pixels: str | None = None,
     refine_poses: bool = False,
     exposure: bool = False,
+    init_from: str | Path | None = None,
+    progressive: bool = False,
+    coarse_to_fine: bool = False,
+    distortion: float | None = None,
+    opacity_loss: float = 0.0,
+    mask_loss: float = 0.0,
+    depth_loss: float = 0.0,
     hold_out: int = 0,
     leave_out: Sequence[str] = (),
     threads: int | None = None,
@@ -88,6 +96,11 @@ def train(
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
     exposure: fit a brightness and colour correction for each training image.
+    init_from: another run of the scene, whose parameters this one starts from.
+    progressive: train on images of 1/4, then of 1/2 of their size first.
+    coarse_to_fine: open the levels of the field from coarse to fine.
+    distortion, opacity_loss, mask_loss, depth_loss: weights of loss terms (docs/recipes/README.md); 0 is off, and None
+        is the recipe's choice.
     hold_out: take this many training views out of training; only they may select a best checkpoint.
     leave_out: names of training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
@@ -114,6 +127,15 @@ def train(
             hold_out=whole(hold_out, "hold_out"),
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(str(name) for name in leave_out),
             threads=None if threads is None else whole(threads, "threads"),
+            init_from=None if init_from is None else path_of(init_from, "init_from"),
+            techniques=Techniques(
+                progressive=bool(progressive),
+                coarse_to_fine=bool(coarse_to_fine),
+                opacity_loss=number(opacity_loss, "opacity_loss"),
+                mask_loss=number(mask_loss, "mask_loss"),
+                depth_loss=number(depth_loss, "depth_loss"),
+                distortion=None if distortion is None else number(distortion, "distortion"),
+            ),
             overrides={
                 **({} if mining is None else policy_overrides(str(mining))),
                 **({} if pixels is None else {"pixels.policy": pixels}),

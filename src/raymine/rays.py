@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -67,6 +69,18 @@ class CameraRig:
         x, y = _pixel_centres(self.cameras[index], self.device)
         return self._rays(self._table[:, index : index + 1], x, y)
 
+    def view_axes(self, image: Tensor) -> Tensor:
+        """[R, 3]: unit vectors along which the cameras of image [R] look."""
+        return -self._table[2:_POSE:4].index_select(1, image).t()
+
+    def reduced(self, factor: int) -> CameraRig:
+        """The same cameras over images of which `factor` x `factor` pixels became one; odd rows and columns are cut."""
+        made = copy.copy(self)
+        made.cameras = tuple(_reduced(camera, factor) for camera in self.cameras)
+        made._lenses = CameraTable.build(made.cameras, self.device)
+        made._table = torch.cat([self._table[: _POSE + _EXTRA], made._lenses.values])
+        return made
+
     def _rays(self, values: Tensor, x: Tensor, y: Tensor) -> Rays:
         """Columns of the table [values, R or 1] and pixel coordinates [R] -> rays [R]."""
         n = x.shape[0]
@@ -76,6 +90,18 @@ class CameraRig:
         near, far, time = values[_POSE : _POSE + _EXTRA].expand(_EXTRA, n).contiguous().unbind(0)
         origins = pose[:, 3].t().expand(n, 3).contiguous()
         return Rays(origins, directions, near, far, time if self.dynamic else None)
+
+
+def _reduced(camera: Camera, factor: int) -> Camera:
+    return replace(
+        camera,
+        width=camera.width // factor,
+        height=camera.height // factor,
+        fx=camera.fx / factor,
+        fy=camera.fy / factor,
+        cx=camera.cx / factor,
+        cy=camera.cy / factor,
+    )
 
 
 def rays_for_camera(

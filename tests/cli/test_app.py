@@ -48,10 +48,7 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
     assert main(["trian", "scene"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == (
-        "error: there is no command `trian`. Did you mean `train`?\n"
-        "Commands: demo, check, train, eval, render, runs, bench, doctor.\n"
-    )
+    assert err == (f"error: there is no command `trian`. Did you mean `train`?\nCommands: {', '.join(app._NAMES)}.\n")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raymine import recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, speaking_of_flags
 from raymine.step import TrainConfig
-from support.scenes import SCENE
+from support.scenes import SCENE, look_at
 
 MODULE = """
 from raymine.step import TrainConfig
@@ -146,3 +147,17 @@ def test_twin_of_is_an_earlier_recipe_with_the_same_config() -> None:
     assert recipes.twin_of(ngp, ngp, SCENE, "cpu") == "ngp"
     assert recipes.twin_of(own, replace(ngp, deterministic=True), SCENE, "cpu") is None
     assert recipes.twin_of("ngp-large", recipes.build("ngp-large", SCENE, "cuda"), SCENE, "cuda") is None
+
+
+def test_reason_of_the_choice_names_forward_facing_captures() -> None:
+    frame = SCENE.frames[0]
+    poses = [frame.pose + np.array([[0, 0, 0, x], [0, 0, 0, y], [0, 0, 0, 0]]) for x in (0.0, 0.3) for y in (0.0, 0.2)]
+    unbounded = replace(SCENE.bounds, levels=3)
+    forward = replace(SCENE, bounds=unbounded, frames=tuple(replace(frame, pose=pose) for pose in poses))
+    name, reason = recipes.chosen_for(forward)
+    assert name == "unbounded"
+    assert "forward-facing" in reason
+    ring = [look_at(4 * np.array([np.cos(a), np.sin(a), 0.2])) for a in np.arange(6.0)]
+    inward = replace(forward, frames=tuple(replace(frame, pose=pose) for pose in ring))
+    assert recipes.chosen_for(inward) == ("unbounded", "the scene has a background without a box around it")
+    assert recipes.chosen_for(SCENE) == ("ngp", "the scene fits into a box")

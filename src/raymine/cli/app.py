@@ -32,6 +32,7 @@ from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .flags import flags_of, require_valid
+from .recipes import Recipes
 from .render import Render
 from .runs import Runs
 from .train import Train
@@ -44,6 +45,7 @@ command: `raymine train --help`. `raymine --version` prints the version."""
 _COMMANDS: dict[str, type] = {
     "demo": Demo,
     "check": Check,
+    "recipes": Recipes,
     "train": Train,
     "eval": Evaluate,
     "render": Render,

@@ -101,7 +101,7 @@ def _with_recipe(report: SceneReport, prepared: Prepared, name: str) -> SceneRep
     from raymine.scenes import Problem
 
     known = () if report.scene is None else report.scene.warnings
-    fix = "`raymine train --help` lists the recipes."
+    fix = "`raymine recipes` lists the recipes."
     added = [Problem(name, w, fix, "warning", "recipe") for w in prepared.scene.warnings if w not in known]
     return replace(report, problems=[*report.problems, *added], scene=prepared.scene)
 

@@ -20,8 +20,8 @@ class Train:
     scene: tyro.conf.Positional[str]
     """Scene folder, or `builtin` for the scene that comes with raymine."""
     recipe: str = "auto"
-    """What to train: a registered recipe, or package.module:function for your own, which is then imported. `auto` takes
-    the one that suits the scene."""
+    """What to train: a recipe of `raymine recipes`, or package.module:function for your own, which is then imported.
+    `auto` takes the one that suits the scene."""
     mining: str | None = None
     """Samples to train on: `none` (all), `prune` (visible ones), `hard` (those with large gradients), or
     `hard:published`. The recipe's choice if not given."""
@@ -33,6 +33,20 @@ class Train:
     a little off; test views need `raymine eval --fit poses` then."""
     exposure: bool = False
     """Fit a brightness and colour correction for each training image. For photos with varying exposure."""
+    init_from: Path | None = None
+    """Start from the parameters of another run of the scene, such as one at half the size (--downscale 2)."""
+    progressive: bool = False
+    """Train on images of 1/4, then of 1/2 of their size first."""
+    coarse_to_fine: bool = False
+    """Open the levels of the field from coarse to fine over the first 30 % of the run. For blurred photos."""
+    distortion: float | None = None
+    """Weight of the distortion loss, against floaters, such as 0.01; 0 is off. The recipe's choice if not given."""
+    opacity_loss: float = 0.0
+    """Weight of a loss that pushes the opacity of rays to 0 or 1, against fog; such as 0.01."""
+    mask_loss: float = 0.0
+    """Weight of a loss of opacity against the alpha of the images; such as 0.1. For images with transparent pixels."""
+    depth_loss: float = 0.0
+    """Weight of a loss against depth maps (`depth_file_path` in transforms.json); such as 0.01."""
     steps: int | None = None
     """Stop after this many steps. Without --steps and --max-seconds, the recipe's own number of steps."""
     max_seconds: float | None = None
@@ -76,6 +90,7 @@ class Train:
         from raymine.config import packages_to_allow
         from raymine.experiment import TrainRequest
         from raymine.recipes.policies import fitting_overrides, pixel_overrides, policy_overrides
+        from raymine.recipes.techniques import Techniques
         from raymine.rundir import RunDir
 
         from .narrate import narrated_train
@@ -94,6 +109,15 @@ class Train:
             hold_out=self.hold_out,
             leave_out=self.leave_out,
             threads=self.threads,
+            init_from=self.init_from,
+            techniques=Techniques(
+                progressive=self.progressive,
+                coarse_to_fine=self.coarse_to_fine,
+                opacity_loss=self.opacity_loss,
+                mask_loss=self.mask_loss,
+                depth_loss=self.depth_loss,
+                distortion=self.distortion,
+            ),
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),

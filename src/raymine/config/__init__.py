@@ -6,6 +6,7 @@ from .codec import from_json as from_json
 from .codec import replace_fields as replace_fields
 from .codec import to_json as to_json
 from .run import Every as Every
+from .run import InitFrom as InitFrom
 from .run import RunConfig as RunConfig
 from .run import Schedule as Schedule
 from .run import identity as identity

@@ -74,11 +74,21 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class InitFrom:
+    """The checkpoint that a run starts from. run: an absolute folder. digest: SHA-256 of the checkpoint's JSON."""
+
+    run: str
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """The complete config of a run. Exactly one of `steps` and `max_seconds` (training seconds) is set.
 
     scene: an absolute folder, or "builtin". device: "cpu" or "cuda", never "auto". hold_out: number of training views
     that are not trained on. leave_out: names of training images that are not trained on (`scenes/names.py`).
+    init_from: the checkpoint of another run whose parameters this one starts from; None for none.
     """
 
     scene: str
@@ -92,6 +102,7 @@ class RunConfig:
     steps: int | None = None
     max_seconds: float | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    init_from: InitFrom | None = field(default=None, metadata={"omit_none": True})
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -14,6 +14,7 @@ is camera-to-world with x right, y up, z backward (see `raymine.cameras`, which 
 lie ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by distance.
 """
 
+from .parts import NO_TARGETS as NO_TARGETS
 from .parts import DensityConfig as DensityConfig
 from .parts import DensityField as DensityField
 from .parts import EstimatesMemory as EstimatesMemory
@@ -37,8 +38,10 @@ from .parts import Sampler as Sampler
 from .parts import SamplerConfig as SamplerConfig
 from .parts import Scalars as Scalars
 from .parts import SeesAlongRays as SeesAlongRays
+from .parts import Targets as Targets
 from .parts import Term as Term
 from .parts import activations_of as activations_of
+from .parts import targets_of as targets_of
 from .records import Draws as Draws
 from .records import FieldInput as FieldInput
 from .records import FieldOutput as FieldOutput

@@ -7,7 +7,7 @@ registry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -198,6 +198,20 @@ class ParameterView:
 
 
 @dataclass(frozen=True)
+class Targets:
+    """Further targets of rays [R], for loss terms that ask for them by a class variable `targets`; None if unknown.
+
+    alpha [R]: of the pixel, in 0..1. depth [R]: the distance along the ray in world units, 0 where it is not known.
+    """
+
+    alpha: Tensor | None = None
+    depth: Tensor | None = None
+
+
+NO_TARGETS = Targets()
+
+
+@dataclass(frozen=True)
 class LossView(ParameterView):
     """The input of every other loss term: in addition the rays [R] of a step, their targets and what was rendered.
 
@@ -211,6 +225,7 @@ class LossView(ParameterView):
     output: FieldOutput
     rendered: Rendered
     rounds: tuple[Round, ...]
+    targets: Targets = NO_TARGETS
 
 
 Reads = Literal["rays", "samples", "rounds", "parameters"]
@@ -227,6 +242,11 @@ class Term(Protocol):
     reads: ClassVar[Reads]
 
     def __call__(self, view: LossView) -> Tensor: ...
+
+
+def targets_of(loss: Sequence[Term]) -> frozenset[str]:
+    """The fields of `Targets` that some term of a loss asks for."""
+    return frozenset(name for term in loss for name in getattr(term, "targets", ()))
 
 
 @dataclass(frozen=True)

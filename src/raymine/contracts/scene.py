@@ -41,6 +41,7 @@ class Frame:
     """One posed image. `camera` indexes `Scene.cameras`; `pose` is [3, 4] float64 camera-to-world.
 
     time: in 0..1 for a dynamic scene. near, far: limits of this frame's rays in world units; None uses the scene's.
+    depth: a depth map (`scenes/depth.py`), or None.
     """
 
     image: Path
@@ -51,6 +52,7 @@ class Frame:
     mask: Path | None = None
     near: float | None = None
     far: float | None = None
+    depth: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Scene:
     `normalisation` is the [4, 4] similarity already applied to every pose (source world to raymine world).
     `background` is the colour behind RGBA images where a fixed one is needed (evaluation); None means that images are
     opaque. `decisions` are sentences for the user: which format, split and scale were chosen, and why. `warnings`
-    describe problems that do not prevent training.
+    describe problems that do not prevent training. `depth_unit`: units of the scene's own world per number in a depth
+    map.
     """
 
     root: Path
@@ -91,6 +94,7 @@ class Scene:
     downscale: int = 1
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    depth_unit: float = 1e-3
 
     def of_split(self, split: Split) -> tuple[int, ...]:
         """Indices into `frames` of one split, in file order."""

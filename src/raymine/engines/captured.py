@@ -51,6 +51,7 @@ class CapturedTrainer(GraphTrainer):
     """Trains any field. `_places`: how many chosen samples the second pass has room for."""
 
     room = 1.25
+    fades = True
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         self._fields = fields_for_step(state.config, state.field)

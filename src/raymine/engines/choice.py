@@ -5,6 +5,7 @@ from __future__ import annotations
 from raymine.contracts import Renderer
 from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
+from raymine.engines.phased import PhasedEngine, phases_of
 from raymine.engines.plain import PlainEngine, images_fit
 from raymine.kernels.dispatch import triton_problem
 from raymine.samplers import OccupancyConfig
@@ -13,8 +14,17 @@ from raymine.step.objective import closed_form
 
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
-    """The fastest engine that can train the state."""
+    """The fastest engine that can train the state. A run in phases has one for each of them."""
+    phases = phases_of(state)
+    if len(phases) > 1:
+        return PhasedEngine(state, data, phases, _engine_for)
+    return _engine_for(state, data, phases[0].fading)
+
+
+def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
     problem = problem_with(state.config, state.device.type, training=True)
+    if not problem and fading:
+        problem = "levels of the field fade in, and the fused kernels know no weights of levels"
     if not problem:
         from raymine.engines.fused.engine import FusedEngine
 

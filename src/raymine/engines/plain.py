@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from raymine.contracts import Renderer, StepReport
+from raymine.contracts import Renderer, StepReport, targets_of
 from raymine.kernels.dispatch import triton_problem
 from raymine.step import TrainData, TrainState, train_step, twin_of
 from raymine.step.batch import DrawBatch
@@ -42,8 +42,9 @@ def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
     device = state.device
     if device.type != "cuda" or triton_problem() or state.pixels.learns:
         return None
-    # Rays that are drawn on the device have no graph to the poses and do not say which image they belong to.
-    if state.poses is not None or state.exposure is not None:
+    # Rays that are drawn on the device have no graph to the poses, do not say which image they belong to, and have no
+    # alpha or depth beside them.
+    if state.poses is not None or state.exposure is not None or targets_of(state.config.loss):
         return None
     if not images_fit(state, data):
         return None

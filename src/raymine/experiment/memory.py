@@ -23,12 +23,17 @@ _BYTES_OUTSIDE = 256
 _OVERSHOOT = 2
 
 
-def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu") -> int:
-    """Bytes that a training state and one step need, without images. The estimate is rather too high."""
+def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu", fused: bool | None = None) -> int:
+    """Bytes that a training state and one step need, without images. The estimate is rather too high.
+
+    fused: whether the fused step trains it; None asks whether it does on this machine.
+    """
     samples = config.batch.samples * _OVERSHOOT
     parts = [_memory(part, bounds) for part in (config.field, config.sampler)]
     per_sample = sum(part.per_sample for part in parts) or _BYTES_PER_SAMPLE
-    if not problem_with(config, device, training=True):
+    if config.amp in ("fp16", "bf16"):
+        per_sample //= 2
+    if not problem_with(config, device, training=True) if fused is None else fused:
         batch = samples * _FUSED_BYTES_PER_SAMPLE
     elif config.recompute_samples:
         batch = min(samples, config.recompute_samples) * per_sample + samples * _BYTES_OUTSIDE

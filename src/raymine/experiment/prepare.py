@@ -15,14 +15,17 @@ from raymine.errors import ConfigError, option
 from raymine.files import expanded
 from raymine.kernels import dispatch
 from raymine.rays import CameraRig
+from raymine.recipes.techniques import with_techniques
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
+from raymine.scenes.depth import DepthMaps
 from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
 from .pose_watch import fitting_warnings
 from .request import TrainRequest
+from .start_from import Start, find_start
 
 # Quick evaluations per run, outside the training clock.
 _LOOKS = 4
@@ -38,12 +41,16 @@ LoadProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked request. digest: of the description of the scene. config: the complete config of the run."""
+    """A checked request. digest: of the description of the scene. config: the complete config of the run.
+
+    start: the run whose parameters it starts from; None for none.
+    """
 
     scene: Scene
     digest: str
     config: RunConfig
     device: torch.device
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,11 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         recipes.find(request.recipe)
     scene = load_scene(request.scene, downscale=request.downscale)
     digest = scene_digest(scene)
+    start = find_start(request, scene, stored)
+    if start is not None:
+        scene = _told(scene, start.notes, start.warnings)
     if request.recipe == recipes.AUTO:
-        request, scene = _with_recipe(request, scene, stored)
+        request, scene = _with_recipe(request, scene, stored, start)
     name = recipes.name_of(request.recipe)
     base, train = _configure(request, scene, device)
     if scene.reaching(train.levels) is not scene:
@@ -108,6 +118,12 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         same = f"Recipe: on a {device.type.upper()} `{name}` is `{twin}`, and the run is recorded as that."
         scene = replace(scene, decisions=(*scene.decisions, same))
         name = twin
+    if start is not None:
+        own_field = any(key.partition(".")[0] == "field" for key in request.overrides)
+        adapted = start.adapted(train, name, own_field)
+        if adapted != train:
+            told = "Field: of the shape that it has in the run it starts from, not that of these images."
+            train, scene = adapted, _told(scene, (told,))
     if stored is not None and stored.train == train and (asked == recipes.CUSTOM or asked == stored.recipe):
         # A recipe without a name of its own keeps the name that the run has, and so does a run of an earlier version
         # that was recorded under the name that was asked for.
@@ -142,14 +158,26 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         steps=steps,
         max_seconds=max_seconds,
         schedule=_schedule(request, device, steps, max_seconds),
+        init_from=None if start is None else start.init,
     )
-    return Prepared(scene, digest, config, device)
+    return Prepared(scene, digest, config, device, start)
 
 
-def _with_recipe(request: TrainRequest, scene: Scene, stored: RunConfig | None) -> tuple[TrainRequest, Scene]:
-    """A request for the recipe that suits the scene, or for that of a resumed run; and the scene with the decision."""
+def _told(scene: Scene, notes: tuple[str, ...], warnings: tuple[str, ...] = ()) -> Scene:
+    """The scene with more sentences for the user."""
+    return replace(scene, decisions=(*scene.decisions, *notes), warnings=(*scene.warnings, *warnings))
+
+
+def _with_recipe(
+    request: TrainRequest, scene: Scene, stored: RunConfig | None, start: Start | None
+) -> tuple[TrainRequest, Scene]:
+    """A request for the recipe that suits the scene, or for that of a resumed run, or for that of the run that it
+    starts from; and the scene with the decision."""
     if stored is not None and (stored.recipe in recipes.names() or ":" in stored.recipe):
         return replace(request, recipe=stored.recipe), scene
+    if start is not None and start.recipe in recipes.names():
+        told = f"Recipe: {start.recipe}, that of the run it starts from."
+        return replace(request, recipe=start.recipe), _told(scene, (told,))
     name, reason = recipes.chosen_for(scene)
     return replace(request, recipe=name), replace(
         scene, decisions=(*scene.decisions, f"Recipe: {name}, since {reason}.")
@@ -160,7 +188,7 @@ def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tup
     """The recipe's config on `device`, and the same with the overrides of the request."""
     base = recipes.build(request.recipe, scene, device.type)
     with allowing(request.packages):
-        return base, replace_fields(base, request.overrides)
+        return base, with_techniques(replace_fields(base, request.overrides), request.techniques, scene)
 
 
 def scene_name(scene: str | Path) -> str:
@@ -175,10 +203,12 @@ def open_data(
     progress: LoadProgress | None,
     what: str = "images",
     rig: CameraRig | None = None,
+    depths: bool = False,
 ) -> LoadedData:
     """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first.
 
     what: the images in words, for `progress`. rig: the cameras of these frames, if they have been made already.
+    depths: read the depth maps of the frames too.
     """
 
     def report(done: int, total: int) -> None:
@@ -187,7 +217,8 @@ def open_data(
 
     bank = open_bank(scene, frames, progress=report)
     rig = rig or CameraRig(scene, frames, device)
-    return LoadedData(TrainData(rig, bank, scene.bounds, scene.background), bank)
+    maps = DepthMaps(scene, frames) if depths else None
+    return LoadedData(TrainData(rig, bank, scene.bounds, scene.background, maps), bank)
 
 
 def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:

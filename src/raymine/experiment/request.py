@@ -12,6 +12,7 @@ from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
 from raymine.recipes import AUTO, AnyRecipe, packages_of
+from raymine.recipes.techniques import Techniques
 
 from .horizon import Replay
 
@@ -32,6 +33,8 @@ class TrainRequest:
     hold_out: number of training views, evenly spread, that are not trained on. Quick evaluations then use these instead
         of test views, and only these select a best checkpoint.
     leave_out: names of training images that are not trained on (`scenes/names.py`).
+    init_from: another run, whose parameters this one starts from (`experiment/start_from.py`).
+    techniques: accelerations and loss terms to add to the recipe's config (`recipes/techniques.py`).
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
@@ -52,6 +55,8 @@ class TrainRequest:
     downscale: int = 1
     hold_out: int = 0
     leave_out: tuple[str, ...] = ()
+    init_from: Path | None = None
+    techniques: Techniques = field(default_factory=Techniques)
     overrides: Mapping[str, JSON] = field(default_factory=dict)
     evaluate_views: int = 8
     replay: Replay | None = None

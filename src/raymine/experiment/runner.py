@@ -11,11 +11,12 @@ import torch
 
 from raymine import checkpoint, recipes
 from raymine.config import RunConfig, allowing, differences, identity, model_digest
-from raymine.contracts import Scene
+from raymine.contracts import Scene, targets_of
 from raymine.engines import Engine, compile_ahead, engine_for
 from raymine.errors import ConfigError, RunError, option
 from raymine.evaluate.hard_images import ImageErrors
 from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
+from raymine.files import JSON
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
@@ -37,6 +38,7 @@ from .pose_watch import PoseWatch
 from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
+from .start_from import Taken, take
 from .stopwatch import Stopwatch
 
 WarmUp = Callable[[Engine], None]
@@ -83,7 +85,8 @@ def train(
                 prepared = prepare(request, stored)
             _require_same_run(run, prepared, stored)
             told = stack.enter_context(_threads(request, prepared, run.read_manifest().environment.threads))
-            work = _make_ready(prepared, progress, warmup, watch, stack)
+            begun = bool(checkpoint.list_steps(run.checkpoints))
+            work = _make_ready(prepared, progress, warmup, watch, stack, begun=begun)
             _require_same_images(run, work)
         else:
             with watch.stage("scene"):
@@ -126,7 +129,10 @@ def _threads_in_words(count: int) -> str:
 
 @dataclass(frozen=True)
 class _Work:
-    """A run that is ready to start: its images are loaded and its memory is allocated."""
+    """A run that is ready to start: its images are loaded and its memory is allocated.
+
+    taken: what it took from another run; None if it did not start from one, or has gone on since.
+    """
 
     prepared: Prepared
     data: TrainData
@@ -135,6 +141,7 @@ class _Work:
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
     guard: ImageGuard | None
+    taken: Taken | None = None
 
 
 def _make_ready(
@@ -143,8 +150,10 @@ def _make_ready(
     warmup: WarmUp,
     watch: Stopwatch,
     stack: contextlib.ExitStack,
+    *,
+    begun: bool = False,
 ) -> _Work:
-    """Load images and kernels, at the same time, and build the model."""
+    """Load images and kernels, at the same time, and build the model. begun: the run has a checkpoint to go on from."""
     config, scene, device = prepared.config, prepared.scene, prepared.device
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
@@ -153,7 +162,9 @@ def _make_ready(
             rig = CameraRig(scene, trained, device)
             masked = any(scene.frames[i].mask is not None for i in trained)
             wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
-            loaded = stack.enter_context(open_data(scene, trained, device, progress, "images to train on", rig))
+            depths = "depth" in targets_of(config.train.loss)
+            opened = open_data(scene, trained, device, progress, "images to train on", rig, depths)
+            loaded = stack.enter_context(opened)
             frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
             views = None
             if frames:
@@ -166,6 +177,7 @@ def _make_ready(
             wait_for_kernels()
         with watch.stage("model"):
             state = create_state(config.train, loaded.train, seed=config.seed, device=device, pixels=pixels)
+            taken = None if begun or prepared.start is None else take(state, prepared.start)
             engine = engine_for(state, loaded.train)
         with watch.stage("kernels"):
             warmup(engine)
@@ -175,7 +187,16 @@ def _make_ready(
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
-    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard)
+    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard, taken)
+
+
+def _fresh(work: _Work) -> TrainState:
+    """A state as at step 0."""
+    prepared, config = work.prepared, work.prepared.config
+    state = create_state(config.train, work.data, seed=config.seed, device=prepared.device)
+    if prepared.start is not None:
+        take(state, prepared.start)
+    return state
 
 
 def _too_short_to_judge(config: RunConfig) -> bool:
@@ -294,7 +315,7 @@ def _train_in(
             state=state,
             advance=work.engine.advance,
             renderer=work.engine.renderer,
-            fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
+            fresh=lambda: _fresh(work),
             schedule=config.schedule,
             limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),
             meta=meta,
@@ -310,7 +331,7 @@ def _train_in(
         )
         observers = Observers([journal, observer])
         observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))
-        for event in (*restored.events, *_repair_events(journal, state.step)):
+        for event in (*_start_events(work), *restored.events, *_repair_events(journal, state.step)):
             observers.on_event(event)
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
@@ -328,6 +349,16 @@ def _pose_watch(work: _Work) -> PoseWatch | None:
     frames = work.prepared.scene.frames
     names = [frames[i].image.stem for i in work.data.rig.frames]
     return None if work.state.poses is None else PoseWatch(work.state, names)
+
+
+def _start_events(work: _Work) -> tuple[Event, ...]:
+    """What was taken from the run that this one starts from, and what was not."""
+    start, taken = work.prepared.start, work.taken
+    if start is None or taken is None:
+        return ()
+    level = "warning" if taken.left else "info"
+    data: dict[str, JSON] = {"taken": list(taken.taken), "left": list(taken.left), "step": start.init.step}
+    return (Event("init", taken.sentence(start.init), 0, level, data),)
 
 
 def _repair_events(journal: Journal, step: int) -> tuple[Event, ...]:

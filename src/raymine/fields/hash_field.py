@@ -11,7 +11,7 @@ from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Ra
 from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
 from raymine.fields.initial import xavier
-from raymine.fields.levels import level_weights
+from raymine.fields.levels import in_place, level_weights
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
 from raymine.kernels.harmonics.op import harmonics
@@ -80,7 +80,8 @@ class HashField(nn.Module):
     def fade_levels(self, share: float) -> None:
         """See `contracts.FadesLevels`."""
         weights = level_weights(self.config.grid.levels, share, self.table.device)
-        self._fading = None if weights is None else weights.repeat_interleave(self.config.grid.features)[:, None]
+        rows = None if weights is None else weights.repeat_interleave(self.config.grid.features)[:, None]
+        self._fading = in_place(self._fading, rows)
 
     @property
     def _first_layer(self) -> Tensor:

@@ -25,3 +25,13 @@ def level_weights(levels: int, share: float, device: torch.device | str = "cpu")
         return None
     opened = [min(1.0, max(0.0, share * levels - level)) for level in range(levels)]
     return torch.tensor([(1 - math.cos(math.pi * part)) / 2 for part in opened], device=device)
+
+
+def in_place(current: Tensor | None, wanted: Tensor | None) -> Tensor | None:
+    """The weights `wanted`, written into `current` where there is one: a CUDA graph reads them in the same memory.
+
+    None is 1 for all levels, which is written into `current` as well; a product with 1 changes no bit.
+    """
+    if current is None:
+        return wanted
+    return current.fill_(1.0) if wanted is None else current.copy_(wanted)

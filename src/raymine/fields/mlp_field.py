@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, pad
 
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Memory
 from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
-from raymine.fields.levels import level_weights
+from raymine.fields.levels import in_place, level_weights
 from raymine.kernels.activations import Activation, Activations
 from raymine.kernels.ngp_step.op import Box, to_unit_cube
+
+_ALIGNED = 8
+"""Tensor cores multiply float16 and bfloat16 rows of such multiples at full speed, so encodings are padded with 0."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,23 @@ class MlpField(nn.Module):
         self.density_head, self.bottleneck, self.view, self.colour_head = layers[config.depth :]
         self._fading: Tensor | None = None
 
+    @property
+    def _trunk(self) -> list[nn.Linear]:
+        return cast("list[nn.Linear]", list(self.trunk))
+
     def fade_levels(self, share: float) -> None:
         """See `contracts.FadesLevels`: levels are the frequencies of positions."""
-        self._fading = level_weights(self.config.position_frequencies, share, self.low.device)
+        self._fading = in_place(self._fading, level_weights(self.config.position_frequencies, share, self.low.device))
 
     def hidden(self, positions: Tensor) -> Tensor:
         """[n, 3] world positions -> [n, width]: the last layer before the heads."""
         unit = to_unit_cube(positions, Box(self.low, self.high, self.unbounded)) * 2 - 1
-        encoded = positional_encoding(unit, self.config.position_frequencies, self._fading)
+        encoded = _product_input(positional_encoding(unit, self.config.position_frequencies, self._fading))
         hidden = encoded
-        for number, layer in enumerate(self.trunk, start=1):
+        for number, layer in enumerate(self._trunk, start=1):
             if number == self.config.skip and number > 1:
                 hidden = torch.cat((hidden, encoded), -1)
-            hidden = torch.relu(layer(hidden))
+            hidden = _product(layer, hidden).relu_()
         return hidden
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
@@ -110,8 +119,8 @@ class MlpField(nn.Module):
         """[n] points with directions -> pre-activations."""
         kept = None if torch.is_grad_enabled() else query.features
         hidden = self.hidden(query.positions) if kept is None else kept
-        encoded = positional_encoding(query.directions, self.config.direction_frequencies)
-        seen = torch.relu(self.view(torch.cat((self.bottleneck(hidden), encoded.to(hidden.dtype)), -1)))
+        encoded = _product_input(positional_encoding(query.directions, self.config.direction_frequencies))
+        seen = _product(self.view, torch.cat((self.bottleneck(hidden), encoded.to(hidden.dtype)), -1)).relu_()
         return FieldOutput(self.colour_head(seen), self.density_head(hidden)[:, 0])
 
 
@@ -126,6 +135,20 @@ def positional_encoding(points: Tensor, frequencies: int, weights: Tensor | None
         factors = weights.repeat_interleave(points.shape[1])
         sine, cosine = sine * factors, cosine * factors
     return torch.cat((points, sine, cosine), -1)
+
+
+def _product_input(encoded: Tensor) -> Tensor:
+    """The encoding [n, D] in the type of matrix products; under `torch.autocast` with columns of 0 up to `_ALIGNED`."""
+    kind = encoded.device.type
+    if not torch.is_autocast_enabled(kind):
+        return encoded
+    return pad(encoded.to(torch.get_autocast_dtype(kind)), (0, -encoded.shape[1] % _ALIGNED))
+
+
+def _product(layer: nn.Linear, inputs: Tensor) -> Tensor:
+    """`layer(inputs)`, where the last columns of the inputs may be padding."""
+    spare = inputs.shape[1] - layer.in_features
+    return linear(inputs, pad(layer.weight, (0, spare)) if spare else layer.weight, layer.bias)
 
 
 def _linear(shape: tuple[int, int], seed: int, layer: int) -> nn.Linear:

@@ -3,7 +3,10 @@
 from .coarse import CoarseColourLoss as CoarseColourLoss
 from .colour import ColourLoss as ColourLoss
 from .colour import squared_errors as squared_errors
+from .depth import DepthLoss as DepthLoss
 from .distortion import DistortionLoss as DistortionLoss
 from .interlevel import InterlevelLoss as InterlevelLoss
 from .judged import JudgedLoss as JudgedLoss
 from .judged import judged_loss as judged_loss
+from .mask import MaskLoss as MaskLoss
+from .opacity import OpacityLoss as OpacityLoss

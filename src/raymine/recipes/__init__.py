@@ -1,5 +1,8 @@
 """Recipes: functions that return a complete training config for a scene on a device."""
 
+from .about import About as About
+from .about import about as about
+from .about import described as described
 from .registry import AUTO as AUTO
 from .registry import CUSTOM as CUSTOM
 from .registry import RECIPES as RECIPES

@@ -12,11 +12,18 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.fields.dynamic_field import DynamicFieldConfig
 from raymine.fields.motion import MotionConfig
+from raymine.recipes.about import described
 from raymine.recipes.ngp import hash_grid, ngp
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
 
 
+@described(
+    "a hash grid into which a network moves the points of each moment (D-NeRF)",
+    scenes="scenes whose frames have times",
+    time="a minute on a GPU or a CPU",
+    figure="trex 100x100 32.4 dB after a minute (2 cores)",
+)
 def dynamic(scene: Scene, device: str) -> TrainConfig:
     """For scenes whose frames have times. `ConfigError` for one without."""
     if not scene.dynamic:

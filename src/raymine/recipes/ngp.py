@@ -14,17 +14,30 @@ from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import ColourLoss
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
+from raymine.recipes.about import described
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig
 from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 
 
+@described(
+    "hash grid with small networks, occupancy grid (Instant-NGP)",
+    scenes="scenes in a box, such as objects without a background",
+    time="seconds on a GPU, a minute on a CPU",
+    figure="lego 800x800 35 dB after 1.3 s (H200); 32.1 dB at 200x200 after a minute (2 cores)",
+)
 def ngp(scene: Scene, device: str) -> TrainConfig:
     """The default recipe, for bounded and unbounded static scenes."""
     return _cpu(scene) if device == "cpu" else _cuda(scene)
 
 
+@described(
+    "`ngp` with more levels and wider networks",
+    scenes="the same, where quality is worth half a minute; on a CPU it is `ngp`",
+    time="half a minute on a GPU",
+    figure="lego 800x800 37.1 dB after 26 s (H200)",
+)
 def ngp_large(scene: Scene, device: str) -> TrainConfig:
     """A larger model, which trains more slowly and reaches a higher PSNR. On a CPU, too slow for it, it is `ngp`."""
     return _cpu(scene) if device == "cpu" else _cuda(scene, large=True)

@@ -12,6 +12,7 @@ from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import ColourLoss, InterlevelLoss
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
+from raymine.recipes.about import described
 from raymine.recipes.ngp import hash_grid
 from raymine.samplers.proposal import ProposalConfig
 from raymine.step import TrainConfig
@@ -19,6 +20,12 @@ from raymine.step.config import BatchConfig
 from raymine.step.optimiser import OptimiserConfig
 
 
+@described(
+    "the hash grid with samples from proposal networks instead of an occupancy grid",
+    scenes="photos with a background that reaches far",
+    time="minutes on a GPU",
+    figure="",
+)
 def proposal(scene: Scene, device: str) -> TrainConfig:
     """Published numbers of samples on CUDA; on a CPU a third of them and smaller networks."""
     return _cpu(scene) if device == "cpu" else _cuda(scene)

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
@@ -13,7 +15,8 @@ from raymine.recipes.dynamic import dynamic
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
-from raymine.recipes.vanilla import vanilla
+from raymine.recipes.vanilla import vanilla, vanilla_grid
+from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
@@ -29,6 +32,7 @@ RECIPES: dict[str, Recipe] = {
     "proposal": proposal,
     "vanilla": vanilla,
     "dynamic": dynamic,
+    "vanilla-grid": vanilla_grid,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 
@@ -44,6 +48,8 @@ def chosen_for(scene: Scene) -> tuple[str, str]:
     if scene.moves:
         return "dynamic", "frames have different times, so the scene moves"
     if scene.bounds.unbounded:
+        if find_placement(np.stack([frame.pose for frame in scene.frames])).layout == "forward":
+            return "unbounded", "the capture is forward-facing: all cameras look one way, and nothing bounds the depth"
         return "unbounded", "the scene has a background without a box around it"
     return "ngp", "the scene fits into a box"
 

@@ -13,6 +13,7 @@ import numpy as np
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.losses import ColourLoss, DistortionLoss
+from raymine.recipes.about import described
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
@@ -24,6 +25,12 @@ transforms.json says itself how far it reaches (`aabb_scale`), and more levels c
 _SAYS_ITS_REACH = "transforms"
 
 
+@described(
+    "`ngp-large` with distortion loss, for space without an end",
+    scenes="photos with a background, walks around a thing, forward-facing captures",
+    time="a minute on a GPU",
+    figure="bonsai 800x533 32.5 dB after 60 s (H200); 23.6 dB at 400x266 (2 cores)",
+)
 def unbounded(scene: Scene, device: str) -> TrainConfig:
     """For scenes with several occupancy levels. `ConfigError` for one that fits into a box."""
     if not scene.bounds.unbounded:

@@ -210,6 +210,11 @@ class ImageFinder:
                 return found
         return None
 
+    def find_file(self, name: str) -> Path | None:
+        """As `find`, for a file with any extension, which must be the one in the name."""
+        path = self.root / Path(name.replace("\\", "/"))
+        return path if path.is_file() else self.find(name)
+
     def _match(self, candidate: Path) -> Path | None:
         known = self._listing(candidate.parent)
         name = candidate.name.lower()

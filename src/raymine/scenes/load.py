@@ -114,7 +114,8 @@ def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interv
     for item, pose, split in zip(fitted, poses, splits, strict=True):
         assert item.frame.image is not None
         camera = cameras.setdefault(item.camera, len(cameras))
-        frames.append(Frame(item.frame.image, camera, pose, split, item.frame.time, item.frame.mask))
+        raw = item.frame
+        frames.append(Frame(item.frame.image, camera, pose, split, raw.time, raw.mask, depth=raw.depth))
     return Scene(
         root=parsed.root,
         format=parsed.format,
@@ -129,9 +130,11 @@ def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interv
             _size_sentence(cameras, downscale),
             split_sentence,
             *_time_sentence(frames),
+            *_depth_sentence(frames),
             *normalised.sentences,
         ),
         warnings=tuple(f"{p.file}: {p.what}" for p in parsed.problems if p.severity == "warning"),
+        depth_unit=parsed.depth_unit,
     )
 
 
@@ -146,6 +149,12 @@ def _size_sentence(cameras: dict[Camera, int], downscale: int) -> str:
 def _time_sentence(frames: Sequence[Frame]) -> tuple[str, ...]:
     times = [f.time for f in frames if f.time is not None]
     return (f"Time: the scene moves; frames have times from {min(times):g} to {max(times):g}.",) if times else ()
+
+
+def _depth_sentence(frames: Sequence[Frame]) -> tuple[str, ...]:
+    count = sum(f.depth is not None for f in frames)
+    told = f"Depth: {count} of {len(frames)} frames have a depth map, which {option('depth_loss')} trains with."
+    return (told,) if count else ()
 
 
 def _report_blank(parsed: Parsed, fitted: Sequence[Fitted]) -> None:

@@ -72,7 +72,7 @@ class RawFrame:
     """One frame in source units. name: the image as named in the file. where: the place in the file, for messages.
 
     image: None if the file does not exist. pose: [3, 4] camera-to-world. near, far: depths of the nearest and farthest
-    content in this image, if the file has them.
+    content in this image, if the file has them. depth: its depth map, if there is one.
     """
 
     name: str
@@ -85,6 +85,7 @@ class RawFrame:
     mask: Path | None = None
     near: float | None = None
     far: float | None = None
+    depth: Path | None = None
 
 
 @dataclass
@@ -96,6 +97,7 @@ class Parsed:
     premade: factor by which the chosen images are already smaller than the full-size images.
     points: [n, 3] scene points in source units, if the files have some.
     unused_keys: keys of the files that hold content without a use, and how often they occur.
+    depth_unit: source units per number in a depth map.
     """
 
     root: Path
@@ -110,6 +112,7 @@ class Parsed:
     premade: int = 1
     points: np.ndarray | None = None
     unused_keys: Counter[str] = field(default_factory=Counter)
+    depth_unit: float = 1e-3
 
     def error(self, file: str, what: str, fix: str, kind: str = "format") -> None:
         """Record a problem that prevents training."""

@@ -24,7 +24,6 @@ _KINDS = {
 }
 # Keys of transforms files, and what they hold.
 KEYS = {
-    "depth_file_path": "depth maps",
     "depth_path": "depth maps",
     "normal_file_path": "normal maps",
     "semantics_path": "segmentations",
@@ -38,7 +37,7 @@ _OTHER_SUFFIXES = (".heic", ".heif", ".avif", ".dng", ".cr2", ".cr3", ".nef", ".
 
 def unused_content(parsed: Parsed) -> tuple[str, ...]:
     """Phrases such as "depth maps (`depth_file_path` in 50 places)", one for each kind of content without a use."""
-    used = {path for frame in parsed.frames for path in (frame.image, frame.mask) if path is not None}
+    used = {path for frame in parsed.frames for path in (frame.image, frame.mask, frame.depth) if path is not None}
     folders = sorted({path.parent for path in used})
     return (*_keys(parsed), *_in_folders(parsed, folders), *_beside(folders, used), *_other_files(parsed, folders))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from raymine.contracts import Rays
+from raymine.contracts import NO_TARGETS, Rays, Targets, targets_of
 from raymine.kernels.judge.op import Wanted
 from raymine.pixels import Pixels, draw_backgrounds
 from raymine.step.data import TrainData
@@ -21,12 +21,14 @@ class RayBatch(NamedTuple):
     pixels: None if the batch was drawn on the device; a pixel sampler that learns from errors needs them.
     image: their images [R] on the device of the state, for the exposure; None if the batch was drawn there.
     rays: have a graph to the poses where these are refined.
+    targets: what some loss terms compare with; empty if the batch was drawn on the device.
     """
 
     pixels: Pixels | None
     rays: Rays
     wanted: Wanted
     image: Tensor | None = None
+    targets: Targets = NO_TARGETS
 
 
 DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
@@ -49,7 +51,18 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
     rays = data.rig.rays_for_pixels(image, x, y)
     if state.poses is not None:
         rays = state.poses.refine(rays, image)
-    return RayBatch(pixels, rays, Wanted(target, background, weight), image)
+    asked = targets_of(state.config.loss)
+    alpha = rgba[:, 3] if "alpha" in asked else None
+    depth = _distances(data, pixels, image, rays) if "depth" in asked else None
+    return RayBatch(pixels, rays, Wanted(target, background, weight), image, Targets(alpha, depth))
+
+
+def _distances(data: TrainData, pixels: Pixels, image: Tensor, rays: Rays) -> Tensor | None:
+    """Distances [R] along the rays to what the depth maps show; 0 where they show nothing. None without depth maps."""
+    if data.depths is None:
+        return None
+    along = (rays.directions.detach() * data.rig.view_axes(image)).sum(1)
+    return data.depths.gather(*pixels).to(along.device) / along.clamp_min(1e-3)
 
 
 def next_ray_count(state: TrainState, rays: int, marched: int) -> int:

@@ -17,6 +17,7 @@ from raymine.samplers import OccupancyConfig
 from raymine.step.exposure import ExposureConfig
 from raymine.step.optimiser import OptimiserConfig
 from raymine.step.poses import PoseConfig
+from raymine.step.schedule import FadeConfig, ProgressiveConfig
 
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
 Background = Literal["random", "scene"]
@@ -66,6 +67,8 @@ class TrainConfig:
     default_steps: the length of a run for which the user gives no limit.
     poses: refine the poses of the training images along with the field (docs/poses.md); None keeps them.
     exposure: fit a colour correction for each training image; None for none.
+    fade: open the levels of the field from coarse to fine; None for all from the start. Refined poses do so anyway.
+    progressive: train on smaller images first; None for images of the full size from the start.
     """
 
     field: FieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -87,6 +90,8 @@ class TrainConfig:
     # Left out of config.json where they are None, so that files of runs without them stay as they were.
     poses: PoseConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
     exposure: ExposureConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
+    fade: FadeConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
+    progressive: ProgressiveConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
 
     def __post_init__(self) -> None:
         for name, value, known in (

@@ -66,7 +66,7 @@ class OutputGradients(NamedTuple):
 
 def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
     """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says."""
-    objective = Objective(state, batch.rays.detached(), batch.wanted, rounds.earlier, batch.image)
+    objective = Objective(state, batch.rays.detached(), batch.wanted, rounds.earlier, batch.image, batch.targets)
     if state.miner is None:
         found = _unmined(state, objective, batch.rays, rounds.samples, fields)
     else:

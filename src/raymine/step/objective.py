@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import (
+    NO_TARGETS,
     FieldOutput,
     LossReport,
     LossView,
@@ -16,6 +17,7 @@ from raymine.contracts import (
     Rays,
     Round,
     Samples,
+    Targets,
     Term,
     activations_of,
 )
@@ -30,7 +32,7 @@ from raymine.step.state import TrainState
 class Objective:
     """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
 
-    image [R]: of each ray, for the exposure, if the state has one.
+    image [R]: of each ray, for the exposure, if the state has one. targets: of the rays, for terms that ask for them.
     """
 
     state: TrainState
@@ -38,6 +40,7 @@ class Objective:
     wanted: Wanted
     rounds: tuple[Round, ...] = ()
     image: Tensor | None = None
+    targets: Targets = NO_TARGETS
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
@@ -54,10 +57,11 @@ class Objective:
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
         if state.exposure is not None:
             assert self.image is not None, "engines that draw rays on the device refuse an exposure"
-            seen = rendered.colour, rendered.opacity, self.wanted.background
-            rendered = replace(rendered, colour=state.exposure.expose(*seen, self.image))
+            shown = rendered.colour, rendered.opacity, self.wanted.background
+            rendered = replace(rendered, colour=state.exposure.expose(*shown, self.image))
         parameters = state.optimiser.parameters
-        return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
+        seen = self.rays, self.wanted, samples, output, rendered, self.rounds, self.targets
+        return LossView(parameters, state.step, *seen)
 
 
 def closed_form(state: TrainState) -> JudgedLoss | None:

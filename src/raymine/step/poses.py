@@ -24,6 +24,7 @@ from torch.nn.functional import embedding
 from raymine.cameras import exp_se3
 from raymine.contracts import Bounds, Group, Rays
 from raymine.errors import ConfigError, require_finite
+from raymine.step.schedule import open_share
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class PoseConfig:
 
     def open_share(self, step: int, horizon: int) -> float:
         """The share of the field's levels that are open in step `step` of a run of `horizon` steps."""
-        done = step / (self.fade * horizon) if self.fade * horizon > 0 else 1.0
-        return min(1.0, self.coarse + (1.0 - self.coarse) * done)
+        return open_share(step, horizon, self.coarse, self.fade)
 
 
 def scene_scale(bounds: Bounds) -> float:

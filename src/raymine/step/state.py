@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from raymine.contracts import FadesLevels, Field, Part, Renderer, Sampler, Scalars
-from raymine.errors import CheckpointError, ConfigError
+from raymine.errors import CheckpointError, ConfigError, option
 from raymine.mining import Miner
 from raymine.pixels import PixelSampler
 from raymine.render import VolumeRenderer
@@ -18,7 +18,8 @@ from raymine.step.data import TrainData
 from raymine.step.exposure import Exposure
 from raymine.step.optimiser import Optimiser
 from raymine.step.parts import TensorsPart, part_of
-from raymine.step.poses import PoseRefinement
+from raymine.step.poses import PoseConfig, PoseRefinement
+from raymine.step.schedule import FadeConfig
 
 
 class TrainState:
@@ -85,16 +86,23 @@ class TrainState:
 
     @property
     def fading(self) -> bool:
-        """Whether the field is used with a part of its levels in the current step, because poses are refined."""
-        return self.poses is not None and self.poses.config.open_share(self.step, self.horizon) < 1
+        """Whether the field is used with a part of its levels in the current step."""
+        schedule = self._schedule
+        return schedule is not None and schedule.open_share(self.step, self.horizon) < 1
+
+    @property
+    def _schedule(self) -> PoseConfig | FadeConfig | None:
+        """What fades levels in: the refinement of poses, or `TrainConfig.fade`; None if all are open."""
+        return self.config.fade if self.poses is None else self.poses.config
 
     def fade_levels(self) -> None:
-        """Open the levels of the trained field that the current step calls for. Without poses, all are open."""
+        """Open the levels of the trained field that the current step calls for. Without a schedule, all are open."""
         self._fade(self.field)
 
     def _fade(self, field: Field) -> None:
-        if self.poses is not None and isinstance(field, FadesLevels):
-            field.fade_levels(self.poses.config.open_share(self.step, self.horizon))
+        schedule = self._schedule
+        if schedule is not None and isinstance(field, FadesLevels):
+            field.fade_levels(schedule.open_share(self.step, self.horizon))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor to save, by `part.name`. They share memory with the state."""
@@ -159,6 +167,11 @@ def create_state(
     if not isinstance(field, nn.Module):
         raise ConfigError(
             f"{type(config.field).__name__}.build must give a torch.nn.Module, got {type(field).__name__}."
+        )
+    if config.fade is not None and not isinstance(field, FadesLevels):
+        raise ConfigError(
+            f"{option('coarse_to_fine')}: {type(field).__name__} has no levels that could fade in.",
+            hint="Train without it, or give the field a method `fade_levels` (contracts.FadesLevels).",
         )
     sampler = config.sampler.build(data.bounds, seed, device)
     hard = config.mining.policy == "hard"

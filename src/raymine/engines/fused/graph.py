@@ -48,6 +48,8 @@ class GraphTrainer(ABC):
 
     room = ROOM
     """Samples that fit into the buffers, over samples that are wanted."""
+    fades = False
+    """Whether the field is evaluated with the weights of its levels that the step calls for."""
 
     def __init__(self, state: TrainState, data: TrainData, scale: float) -> None:
         self.state, self.data, self.scale = state, data, scale
@@ -128,6 +130,9 @@ class GraphTrainer(ABC):
         if self._counters() != self._known:
             self.reload()
         self._set_schedule()
+        if self.fades:
+            # Once in a call: the copy of the weights waits for the device.
+            state.fade_levels()
         first = state.step
         for now in range(first, first + min(steps, RING)):
             if self.sampler.due(now):

@@ -21,9 +21,11 @@ def problem_with(config: TrainConfig, device: str, *, training: bool) -> str:
     """
     if device != "cuda":
         return f"the fused step runs on CUDA, not on {device}"
-    problem = triton_problem()
-    if problem:
-        return problem
+    return triton_problem() or model_problem(config, training=training)
+
+
+def model_problem(config: TrainConfig, *, training: bool) -> str:
+    """As `problem_with`, on a device that runs the kernels."""
     field = config.field
     if type(field) is not HashFieldConfig:
         return f"there are fused kernels for the hash-grid field, not for {type(field).__name__}"

@@ -10,6 +10,7 @@ from raymine.contracts import Scene
 from raymine.scenes.load import assemble, resolve_path
 from raymine.scenes.problems import Problem
 
+from .depths import check_depths
 from .frames import check_duplicates, check_views
 from .pixels import check_pixels
 
@@ -39,6 +40,7 @@ def examine_scene(
     assembly = assemble(resolve_path(path), downscale)
     problems = list(assembly.problems)
     problems += check_pixels(assembly, progress)
+    problems += check_depths(assembly)
     problems += check_duplicates(assembly.parsed)
     if assembly.scene is not None:
         problems += check_views(assembly)

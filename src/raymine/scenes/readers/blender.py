@@ -19,6 +19,7 @@ from raymine.scenes.unused import KEYS
 from .jsonfiles import (
     has_intrinsics,
     read_aabb_scale,
+    read_depth_unit,
     read_frames,
     read_intrinsics,
     read_number,
@@ -64,6 +65,7 @@ def parse_frames(
     """The frames of a transforms file that have a name and a pose. The others are recorded as problems."""
     frames = []
     parsed.unused_keys.update(document.keys() & KEYS.keys())
+    parsed.depth_unit = read_depth_unit(document, source, parsed)
     shared: Intrinsics | None = None
     for i, entry in enumerate(read_frames(document, source, parsed)):
         name = entry.get("file_path")
@@ -82,7 +84,8 @@ def parse_frames(
         time = read_number(entry, "time", where, parsed)
         mask = _find_mask(entry, where, finder, parsed)
         if pose is not None:
-            frames.append(RawFrame(name, where, finder.find(name), intrinsics, pose, split, time, mask))
+            depth = _find_depth(entry, where, finder, parsed)
+            frames.append(RawFrame(name, where, finder.find(name), intrinsics, pose, split, time, mask, depth=depth))
     return frames
 
 
@@ -95,3 +98,16 @@ def _find_mask(entry: dict[str, Any], where: str, finder: ImageFinder, parsed: P
         fix = "Add the mask, or remove `mask_path` to learn from the whole image."
         parsed.warn(where, f"names the mask {name}, which does not exist; the image is used without one.", fix, "mask")
     return mask
+
+
+def _find_depth(entry: dict[str, Any], where: str, finder: ImageFinder, parsed: Parsed) -> Path | None:
+    name = entry.get("depth_file_path")
+    if not isinstance(name, str) or not name:
+        return None
+    depth = finder.find_file(name)
+    if depth is None:
+        fix = "Add it, or remove `depth_file_path`. It is used with --depth-loss only."
+        parsed.warn(
+            where, f"names the depth map {name}, which does not exist; the image is used without one.", fix, "depth"
+        )
+    return depth

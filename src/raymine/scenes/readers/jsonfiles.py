@@ -93,6 +93,16 @@ def read_aabb_scale(document: dict[str, Any], source: str, parsed: Parsed) -> fl
     return scale
 
 
+def read_depth_unit(document: dict[str, Any], source: str, parsed: Parsed) -> float:
+    """Units of the scene per number in a depth map: nerfstudio's default is millimetres. A bad value is a warning."""
+    unit = read_number(document, "depth_unit_scale_factor", source, parsed)
+    if unit is not None and not 0 < unit < math.inf:
+        what = f"has `depth_unit_scale_factor` = {unit:g}; {parsed.depth_unit:g} is used."
+        parsed.warn(source, what, "It is the length of one unit of the depth maps, such as 0.001.", "depth")
+        return parsed.depth_unit
+    return parsed.depth_unit if unit is None else unit
+
+
 def has_intrinsics(entry: dict[str, Any]) -> bool:
     """Whether a frame has its own camera."""
     return any(key in entry for key in _INTRINSIC_KEYS + _LENS_KEYS)

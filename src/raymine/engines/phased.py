@@ -1,0 +1,120 @@
+"""A run in phases, each with an engine of its own: small images first, levels that fade in, then the rest.
+
+The phase is a function of (step, horizon), so a resumed run continues in the right one. All engines train one state:
+the graph engines notice that another one has changed it (`GraphTrainer.reload`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from raymine.contracts import Renderer, StepReport
+from raymine.engines.engine import Engine
+from raymine.pixels import PixelSampler
+from raymine.scenes.bank.reduced import ReducedImages
+from raymine.step import TrainData, TrainState
+from raymine.step.data import DepthSource
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Part of a run. until: the share of the horizon at which it ends. factor: divisor of the image size.
+
+    fading: whether levels of the field are faded in.
+    """
+
+    until: float
+    factor: int = 1
+    fading: bool = False
+
+
+def phases_of(state: TrainState) -> list[Phase]:
+    """The phases of a run by its config; one for a run that does not change."""
+    fade, progressive = state.config.fade, state.config.progressive
+    ends = {1.0}
+    if fade is not None:
+        ends.add(fade.fade)
+    if progressive is not None:
+        ends.update(progressive.until)
+    found, start = [], 0.0
+    for end in sorted(ends):
+        factor = 1 if progressive is None else progressive.factor(start)
+        found.append(Phase(end, factor, fade is not None and start < fade.fade))
+        start = end
+    return found
+
+
+Build = Callable[[TrainState, TrainData, bool], Engine]
+"""(state, data, fading) -> the engine for one phase."""
+
+
+class PhasedEngine:
+    """Advances a state by the engine of its present phase (`engines.Engine`)."""
+
+    def __init__(self, state: TrainState, data: TrainData, phases: Sequence[Phase], build: Build) -> None:
+        self._state, self._phases = state, tuple(phases)
+        datas = {1: (data, state.pixels)}
+        for factor in {phase.factor for phase in phases} - {1}:
+            reduced = reduced_data(data, factor)
+            datas[factor] = reduced, PixelSampler(state.config.pixels, reduced.images)
+        self._pixels = {factor: pixels for factor, (_, pixels) in datas.items()}
+        self._engines: dict[tuple[int, bool], Engine] = {}
+        for phase in phases:
+            key = phase.factor, phase.fading
+            if key not in self._engines:
+                state.pixels = self._pixels[phase.factor]
+                self._engines[key] = build(state, datas[phase.factor][0], phase.fading)
+        state.pixels = self._pixels[1]
+        names = list(dict.fromkeys(engine.name for engine in self._engines.values()))
+        self.name = ", then ".join(names)
+        self.reason = next((engine.reason for engine in self._engines.values() if engine.name != "fused"), "")
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the next step."""
+        return next((each for each in self._phases[:-1] if self._left(each) > 0), self._phases[-1])
+
+    def _left(self, phase: Phase) -> int:
+        """Steps until the end of a phase."""
+        return math.ceil(phase.until * self._state.horizon) - self._state.step
+
+    def advance(self, steps: int) -> list[StepReport]:
+        """Train up to `steps` steps, but not past the end of the phase."""
+        phase = self.phase
+        if phase is not self._phases[-1]:
+            steps = min(steps, self._left(phase))
+        self._state.pixels = self._pixels[phase.factor]
+        return self._engines[phase.factor, phase.fading].advance(steps)
+
+    def renderer(self) -> Renderer:
+        """See `Engine`."""
+        return next(iter(self._engines.values())).renderer()
+
+    def warm_up(self) -> None:
+        """See `Engine`."""
+        for (factor, _), engine in self._engines.items():
+            self._state.pixels = self._pixels[factor]
+            engine.warm_up()
+        self._state.pixels = self._pixels[1]
+
+
+@dataclass(frozen=True)
+class _ReducedDepths:
+    """Depths at the middle of each block of `factor` x `factor` pixels (`step.data.DepthSource`)."""
+
+    depths: DepthSource
+    factor: int
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        half = self.factor // 2
+        return self.depths.gather(image, y * self.factor + half, x * self.factor + half)
+
+
+def reduced_data(data: TrainData, factor: int) -> TrainData:
+    """The same images and cameras at 1/factor of the size. Reads every image."""
+    depths = None if data.depths is None else _ReducedDepths(data.depths, factor)
+    return replace(data, rig=data.rig.reduced(factor), images=ReducedImages(data.images, factor), depths=depths)
