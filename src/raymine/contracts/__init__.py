@@ -22,6 +22,7 @@ from .parts import Field as Field
 from .parts import FieldConfig as FieldConfig
 from .parts import Group as Group
 from .parts import HasActivations as HasActivations
+from .parts import HasVariation as HasVariation
 from .parts import ImageSource as ImageSource
 from .parts import KeepsFeatures as KeepsFeatures
 from .parts import LossView as LossView

@@ -7,3 +7,4 @@ from .distortion import DistortionLoss as DistortionLoss
 from .interlevel import InterlevelLoss as InterlevelLoss
 from .judged import JudgedLoss as JudgedLoss
 from .judged import judged_loss as judged_loss
+from .total_variation import TotalVariation as TotalVariation

@@ -10,6 +10,7 @@ from raymine.config.types import describe, import_module, registered_recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.ngp import ngp, ngp_large
+from raymine.recipes.planes import planes
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
 from raymine.recipes.vanilla import vanilla
@@ -27,6 +28,7 @@ RECIPES: dict[str, Recipe] = {
     "unbounded": unbounded,
     "proposal": proposal,
     "vanilla": vanilla,
+    "planes": planes,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 

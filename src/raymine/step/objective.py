@@ -57,7 +57,8 @@ class Objective:
             seen = rendered.colour, rendered.opacity, self.wanted.background
             rendered = replace(rendered, colour=state.exposure.expose(*seen, self.image))
         parameters = state.optimiser.parameters
-        return LossView(parameters, state.step, self.rays, self.wanted, samples, output, rendered, self.rounds)
+        shown = self.rays, self.wanted, samples, output, rendered, self.rounds
+        return LossView(parameters, state.step, *shown, field=state.field)
 
 
 def closed_form(state: TrainState) -> JudgedLoss | None:
@@ -69,6 +70,12 @@ def closed_form(state: TrainState) -> JudgedLoss | None:
 def parameter_terms(state: TrainState) -> list[Term]:
     """The loss terms that read parameters alone."""
     return [term for term in state.config.loss if term.reads == "parameters"]
+
+
+def parameter_loss(state: TrainState, step: int | Tensor) -> Tensor | None:
+    """The sum [] of the terms that read parameters alone, with a graph; None if there are none."""
+    terms = parameter_terms(state)
+    return sum_of(terms, ParameterView(state.optimiser.parameters, step, field=state.field)) if terms else None
 
 
 def sum_of(terms: list[Term], view: ParameterView) -> Tensor:
