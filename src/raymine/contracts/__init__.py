@@ -29,6 +29,7 @@ from .parts import LossView as LossView
 from .parts import Memory as Memory
 from .parts import ParameterView as ParameterView
 from .parts import Part as Part
+from .parts import PreparesField as PreparesField
 from .parts import PreparesStep as PreparesStep
 from .parts import PullsBack as PullsBack
 from .parts import Reads as Reads

@@ -171,6 +171,23 @@ class FadesLevels(Protocol):
 
 
 @runtime_checkable
+class PreparesField(Protocol):
+    """A field that changes its structure with training, such as a grid that becomes finer.
+
+    Parameters keep their shapes: what moves are their rows. What follows from the change must be a function of saved
+    tensors and numbers, so that a resumed run goes on as it would have.
+    """
+
+    def before_step(self, draws: Draws) -> Mapping[str, Tensor] | None:
+        """Called before every training step; None where nothing moved.
+
+        Else, for each parameter (by name) whose rows moved, the row [rows] int64 that each of its rows was before, or
+        -1. Moments of the optimiser move along and are 0 for -1; the average of the field begins anew.
+        """
+        ...
+
+
+@runtime_checkable
 class HasVariation(Protocol):
     """A field with neighbouring parameters, such as the vertices of a grid, whose differences can be penalised."""
 

@@ -14,6 +14,7 @@ from raymine.recipes.planes import planes
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
 from raymine.recipes.vanilla import vanilla
+from raymine.recipes.voxels import voxels
 from raymine.step import TrainConfig
 
 Recipe = Callable[[Scene, str], TrainConfig]
@@ -29,6 +30,7 @@ RECIPES: dict[str, Recipe] = {
     "proposal": proposal,
     "vanilla": vanilla,
     "planes": planes,
+    "voxels": voxels,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 

@@ -130,6 +130,7 @@ class GraphTrainer(ABC):
         self._set_schedule()
         first = state.step
         for now in range(first, first + min(steps, RING)):
+            state.prepare_field(now)
             if self.sampler.due(now):
                 self._update_grid(now)
             self._replay("step", self.run_stages)
