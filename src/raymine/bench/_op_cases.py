@@ -25,10 +25,12 @@ from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.packed import Samples
 from raymine.kernels.philox.op import Stream, words
+from raymine.kernels.planes.op import plane_product
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
 from raymine.kernels.volume.op import Volume, volume
+from raymine.kernels.voxels.op import interpolate
 
 SEED = 7
 """The seed of all inputs. Every case starts from it, so its inputs do not depend on which other ops are run."""
@@ -160,6 +162,32 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
         moved = 12 * n + 17 * numbers + 4 * table.numel()
         return Case(direction, shapes, moved, ROUNDING, prepare)
     return Case(direction, shapes, 24 * n + 9 * numbers, JUMPS, prepare)
+
+
+def look_up(op: str, direction: str, sizes: Sizes) -> Case:
+    """Products of three planes, or a full grid of voxels: 16 features a vertex. Corners count as in `hash_grid`."""
+    draws, n, side, features = _RandomInputs(sizes), sizes.samples, sizes.resolution, 16
+    points, grad = draws.uniform(n, 3), draws.normal(n, features)
+    table = draws.normal(3, side, side, features) if op == "planes" else draws.normal(side**3, features)
+    index = torch.arange(side**3, dtype=torch.int32, device=sizes.device)
+    whole = torch.tensor([side], dtype=torch.int32, device=sizes.device)
+
+    def called() -> Tensor:
+        return plane_product(points, table) if op == "planes" else interpolate(points, index, whole, table)
+
+    def forward() -> Named:
+        with torch.no_grad():
+            return {"features": called()}
+
+    def prepare() -> Callable[[], Named]:
+        out = called()
+        return lambda: {"gradient": torch.autograd.grad(out, table, grad, retain_graph=True)[0].to_dense()}
+
+    shapes, corners = {"samples": n, "side": side, "features": features}, 12 if op == "planes" else 8
+    if direction == "forward":
+        return Case(direction, shapes, n * (12 + 4 * features * (corners + 1)), ROUNDING, lambda: forward)
+    table.requires_grad_()
+    return Case(direction, shapes, n * (12 + 4 * features * (2 * corners + 1)) + 4 * table.numel(), ROUNDING, prepare)
 
 
 def harmonics_of_directions(sizes: Sizes) -> Case:
@@ -466,5 +494,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "select": (select_samples,),
     "adam": (partial(adam, "dense"), partial(adam, "rows")),
     "ngp_step": (ngp_infer, ngp_train),
+    "planes": tuple(partial(look_up, "planes", way) for way in _WAYS[:2]),
+    "voxels": tuple(partial(look_up, "voxels", way) for way in _WAYS[:2]),
 }
 """The cases of each op. A case makes its inputs when it is made, so that only those of one case are in memory."""

@@ -171,7 +171,7 @@ class VoxelField(nn.Module):
         return to_unit_cube(positions, Box(self.low, self.high, False))
 
     def variation(self, step: int | Tensor) -> Tensor:
-        """See `contracts.HasVariation`: between vertices and their next ones on each axis, of some rows in each step."""
+        """See `contracts.HasVariation`: between vertices and the next ones on each axis, of some rows in each step."""
         count = min(self.config.variation_rows, self.config.rows)
         stride = self.config.rows // count
         rows = torch.arange(count, device=self.index.device) * stride + (step * 7919) % stride
@@ -217,7 +217,7 @@ class VoxelField(nn.Module):
 
     @torch.no_grad()
     def _prune(self) -> Tensor:
-        """Keep the rows of needed vertices and of their neighbours. Returns the former row [rows] of each row, or -1."""
+        """Keep the rows of needed vertices and of their neighbours. Returns the former row [rows] of each, or -1."""
         near = self._needed()
         for axis in range(3):
             near = _with_neighbours(near, axis)

@@ -27,11 +27,16 @@ def _cpu(scene: Scene) -> TrainConfig:
     base = ngp(scene, "cpu")
     return TrainConfig(
         field=PlaneFieldConfig(
-            resolutions=(side // 4, side // 2, side), features=16, times=times_of(scene, 32), width=32
+            resolutions=(side // 4, side // 2, side),
+            features=16,
+            times=times_of(scene, 32),
+            width=32,
+            network_rate=0.3,
         ),
         sampler=base.sampler,
         batch=BatchConfig(samples=1 << 15, max_rays=1 << 13),
-        optimiser=OptimiserConfig(lr=2e-2, final=0.1, average=0.1),
+        # Lego at 100x100, 600 steps, held-out views: 32.1 dB; with lr 2e-2 and final 0.1, 4 dB less after 300 steps.
+        optimiser=OptimiserConfig(lr=4e-2, final=0.3, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"), TotalVariation(1e-3)),
         mining=MiningConfig(faint=1e-3),
         pixels=PixelConfig(policy="edges", reweight=False),
@@ -43,11 +48,15 @@ def _cuda(scene: Scene) -> TrainConfig:
     base = ngp(scene, "cuda")
     return TrainConfig(
         field=PlaneFieldConfig(
-            resolutions=(side // 8, side // 4, side // 2, side), features=32, times=times_of(scene, 150), width=64
+            resolutions=(side // 8, side // 4, side // 2, side),
+            features=32,
+            times=times_of(scene, 150),
+            width=64,
+            network_rate=0.3,
         ),
         sampler=base.sampler,
         batch=BatchConfig(samples=1 << 18, max_rays=1 << 16),
-        optimiser=OptimiserConfig(lr=2e-2, final=0.1, average=0.1),
+        optimiser=OptimiserConfig(lr=2e-2, final=0.1, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"), TotalVariation(1e-3)),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
