@@ -178,7 +178,7 @@ class VoxelField(nn.Module):
         side, vertex = self.side[0].long(), self.vertices[rows].long()
         places = vertex // (side * side), vertex // side % side, vertex % side
         listed, both = [rows], []
-        for place, jump in zip(places, (side * side, side, 1), strict=True):
+        for place, jump in zip(places, (side * side, side, torch.ones_like(side)), strict=True):
             inside = (vertex >= 0) & (place < side - 1)
             after = self.index[torch.where(inside, vertex + jump, 0)].long()
             both.append((inside & (after >= 0)).float())

@@ -37,11 +37,16 @@ def _cpu(scene: Scene) -> TrainConfig:
     side = finest(scene, 192)
     return TrainConfig(
         field=VoxelFieldConfig(
-            resolutions=(side // 3, side // 2, side), grow_at=(200, 500), rows=1 << 19, variation_rows=1 << 12
+            resolutions=(side // 3, side // 2, side),
+            grow_at=(80, 180),
+            rows=1 << 19,
+            colour_rate=0.3,
+            variation_rows=1 << 12,
         ),
         sampler=ngp(scene, "cpu").sampler,
         batch=BatchConfig(samples=1 << 15, max_rays=1 << 13),
-        optimiser=OptimiserConfig(lr=0.1, final=0.1, average=0.1),
+        # Lego at 100x100, 400 steps, held-out views: 31.0 dB; with 0.1 for both tables 19.7, with 1.0 for both 25.6.
+        optimiser=OptimiserConfig(lr=1.0, final=0.3, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"), TotalVariation(1e-3)),
         mining=MiningConfig(faint=1e-3),
         pixels=PixelConfig(policy="edges", reweight=False),
@@ -56,11 +61,12 @@ def _cuda(scene: Scene) -> TrainConfig:
             grow_at=(1000, 3000),
             prune_at=(2000, 6000),
             rows=1 << 22,
+            colour_rate=0.2,
             variation_rows=1 << 16,
         ),
         sampler=ngp(scene, "cuda").sampler,
         batch=BatchConfig(samples=1 << 18, max_rays=1 << 16),
-        optimiser=OptimiserConfig(lr=0.1, final=0.03, average=0.1),
+        optimiser=OptimiserConfig(lr=0.5, final=0.03, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"), TotalVariation(1e-3)),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
