@@ -86,6 +86,19 @@ def test_outside_points_are_clamped_and_nan_stays_in_its_row(backend: str) -> No
     assert (to_table.to_dense() if to_table.is_sparse else to_table).isfinite().all()
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu", "gpu"])
+def test_rows_that_the_table_does_not_have_count_as_missing(backend: str) -> None:
+    device = device_of(backend)
+    index, side, rows = grid(device)
+    points, table = torch.rand(20, 3, device=device), torch.randn(rows // 2, 3, device=device, requires_grad=True)
+    with dispatch.force(backend):  # type: ignore[arg-type]
+        got = interpolate(points, index, side, table, -2.0)
+        expected = interpolate(points, torch.where(index < rows // 2, index, -1), side, table, -2.0)
+        found = torch.autograd.grad(got.sum(), table)[0]
+    assert torch.equal(got, expected)
+    assert found.isfinite().all() if not found.is_sparse else found._values().isfinite().all()
+
+
 def test_sparse_gradient_lists_each_touched_row_once_in_order() -> None:
     index, side, rows = grid(side=8)
     table = torch.randn(rows, 2, requires_grad=True)

@@ -25,16 +25,34 @@ def _along(x, side):
 
 
 @device_function
-def _rows(points, i, index, side):
-    """Rows of the eight corners around point i, -1 where there is none, and the three fractions; x is bit 0."""
+def _row(index, place, count):
+    """The row of a vertex, -1 where there is none or where the table has no such row."""
+    row = index[place]
+    return row if row < count else -1
+
+
+@device_function
+def _rows(points, i, index, side, count):
+    """Rows of the eight corners around point i, -1 where there is none, and the three fractions; x is bit 0.
+
+    count: rows of the table.
+    """
     a, fx = _along(points[i, 0], side)
     b, fy = _along(points[i, 1], side)
     c, fz = _along(points[i, 2], side)
     p = (a * side + b) * side + c
     q, r, s = p + side * side, p + side, p + side * side + side
-    return (
-        index[p], index[q], index[r], index[s], index[p + 1], index[q + 1], index[r + 1], index[s + 1]
-    ), fx, fy, fz  # fmt: skip
+    rows = (
+        _row(index, p, count),
+        _row(index, q, count),
+        _row(index, r, count),
+        _row(index, s, count),
+        _row(index, p + 1, count),
+        _row(index, q + 1, count),
+        _row(index, r + 1, count),
+        _row(index, s + 1, count),
+    )
+    return rows, fx, fy, fz
 
 
 @device_function
@@ -52,7 +70,7 @@ def _forward(features: int) -> Kernel:
         n = points.shape[0]
         for task in numba.prange(n_tasks):
             for i in range(task * n // n_tasks, (task + 1) * n // n_tasks):
-                rows, fx, fy, fz = _rows(points, i, index, side)
+                rows, fx, fy, fz = _rows(points, i, index, side, table.shape[0])
                 weights = _weights(fx, fy, fz)
                 absent = np.float32(0.0)
                 for corner in range(8):
@@ -76,7 +94,7 @@ def _list_rows(points, live, index, side, slots, listed):
     found = 0
     for i in range(points.shape[0]):
         if live[i]:
-            rows, _, _, _ = _rows(points, i, index, side)
+            rows, _, _, _ = _rows(points, i, index, side, slots.shape[0])
             for corner in range(8):
                 row = rows[corner]
                 if row >= 0 and slots[row] == 0:
@@ -94,7 +112,7 @@ def _scatter(features: int) -> Kernel:
         for shard in numba.prange(shards):
             for i in range(points.shape[0]):
                 if live[i]:
-                    rows, fx, fy, fz = _rows(points, i, index, side)
+                    rows, fx, fy, fz = _rows(points, i, index, side, slots.shape[0])
                     weights = _weights(fx, fy, fz)
                     for corner in range(8):
                         if rows[corner] >= 0:
@@ -112,7 +130,7 @@ def _slopes(points, index, side, table, missing, grad, out, n_tasks):
     n, one = points.shape[0], np.float32(1.0)
     for task in numba.prange(n_tasks):
         for i in range(task * n // n_tasks, (task + 1) * n // n_tasks):
-            rows, fx, fy, fz = _rows(points, i, index, side)
+            rows, fx, fy, fz = _rows(points, i, index, side, table.shape[0])
             dx = dy = dz = np.float32(0.0)
             for corner in range(8):
                 dot = np.float32(0.0)

@@ -30,10 +30,14 @@ def _known(points, i, inside):
 
 
 @triton.jit
-def _row(index, a, b, c, side, inside, CORNER: tl.constexpr):
-    """[points] int32: the row of a corner of each cell, -1 where there is none; bit 0 of CORNER is x."""
+def _row(index, a, b, c, side, inside, count, CORNER: tl.constexpr):
+    """[points] int32: the row of a corner of each cell, -1 where there is none; bit 0 of CORNER is x.
+
+    count: rows of the table.
+    """
     place = ((a + (CORNER & 1)) * side + b + (CORNER >> 1 & 1)) * side + c + (CORNER >> 2)
-    return tl.load(index + place, mask=inside, other=-1)
+    row = tl.load(index + place, mask=inside, other=-1)
+    return tl.where(row < count, row, -1)
 
 
 @triton.jit
@@ -44,9 +48,9 @@ def _weight(fx, fy, fz, CORNER: tl.constexpr):
     return wx, wy, wz
 
 
-@triton.jit(do_not_specialize=["n", "missing"])
+@triton.jit(do_not_specialize=["n", "count", "missing"])
 def _interpolate(
-    points, index, sides, table, out, missing, n, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
+    points, index, sides, table, out, missing, n, count, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     i = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     inside, column = i < n, tl.arange(0, CP)[None, :]
@@ -56,7 +60,7 @@ def _interpolate(
     c, fz = _cell(points, i, 2, inside, side)
     found = tl.zeros([TILE, CP], tl.float32)
     for corner in tl.static_range(8):
-        row = _row(index, a, b, c, side, inside, corner)
+        row = _row(index, a, b, c, side, inside, count, corner)
         wx, wy, wz = _weight(fx, fy, fz, corner)
         place = table + row.to(tl.int64)[:, None] * C + column
         there = (row >= 0)[:, None]
@@ -66,9 +70,9 @@ def _interpolate(
     tl.store(out + i[:, None] * C + column, found, mask=live)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["n", "count"])
 def _table_gradient(
-    points, index, sides, grad, out, n, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
+    points, index, sides, grad, out, n, count, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """Adds the gradient of the table to `out`."""
     i = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
@@ -79,16 +83,16 @@ def _table_gradient(
     c, fz = _cell(points, i, 2, inside, side)
     g = tl.load(grad + i[:, None] * C + column, mask=live, other=0.0)
     for corner in tl.static_range(8):
-        row = _row(index, a, b, c, side, inside, corner)
+        row = _row(index, a, b, c, side, inside, count, corner)
         wx, wy, wz = _weight(fx, fy, fz, corner)
         place = out + row.to(tl.int64)[:, None] * C + column
         # A sample of weight 0 has the gradient 0; skipping its additions saves most of the traffic of unused places.
         tl.atomic_add(place, (wx * wy * wz)[:, None] * g, mask=live & (row >= 0)[:, None] & (g != 0), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["n", "missing"])
+@triton.jit(do_not_specialize=["n", "count", "missing"])
 def _position_gradient(
-    points, index, sides, table, grad, out, missing, n, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
+    points, index, sides, table, grad, out, missing, n, count, C: tl.constexpr, CP: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     i = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     inside, column = i < n, tl.arange(0, CP)[None, :]
@@ -99,7 +103,7 @@ def _position_gradient(
     g = tl.load(grad + i[:, None] * C + column, mask=live, other=0.0)
     dx, dy, dz = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
     for corner in tl.static_range(8):
-        row = _row(index, a, b, c, side, inside, corner)
+        row = _row(index, a, b, c, side, inside, count, corner)
         wx, wy, wz = _weight(fx, fy, fz, corner)
         place = table + row.to(tl.int64)[:, None] * C + column
         there = (row >= 0)[:, None]
@@ -125,7 +129,7 @@ def interpolate(positions: Tensor, index: Tensor, side: Tensor, table: Tensor, m
     if n:
         points = positions.detach().contiguous()
         grid = (triton.cdiv(n, shape["TILE"]),)
-        _interpolate[grid](points, index, side, table.contiguous(), out, float(missing), n, **shape)
+        _interpolate[grid](points, index, side, table.contiguous(), out, float(missing), n, len(table), **shape)
     return out
 
 
@@ -139,7 +143,7 @@ def table_gradient(positions: Tensor, index: Tensor, side: Tensor, table: Tensor
     if n:
         points = positions.detach().contiguous()
         grid = (triton.cdiv(n, shape["TILE"]),)
-        _table_gradient[grid](points, index, side, grad.contiguous(), out, n, **shape)
+        _table_gradient[grid](points, index, side, grad.contiguous(), out, n, len(table), **shape)
     return out
 
 
@@ -153,6 +157,6 @@ def position_gradient(
         points = positions.detach().contiguous()
         grid = (triton.cdiv(n, shape["TILE"]),)
         tables = index, side, table.contiguous(), grad.contiguous()
-        _position_gradient[grid](points, *tables, out, float(missing), n, **shape)
+        _position_gradient[grid](points, *tables, out, float(missing), n, len(table), **shape)
     kept = (positions >= 0) & (positions <= 1) & ~positions.isnan().any(-1, keepdim=True)
     return torch.where(kept, out, 0.0)

@@ -25,8 +25,8 @@ def interpolate(positions: Tensor, index: Tensor, side: Tensor, table: Tensor, m
     sparse gradient: the rows that the points touch, each once, in ascending order.
     """
     n = positions.shape[0] if positions.ndim else 0
-    if table.ndim != 2 or not table.shape[1]:
-        raise ConfigError(f"`table` must be [rows, C], got {list(table.shape)}.")
+    if table.ndim != 2 or not table.numel():
+        raise ConfigError(f"`table` must be [rows, C] with at least one row and column, got {list(table.shape)}.")
     own = checks.floats((("positions", positions, (n, 3)), ("table", table, tuple(table.shape))), positions.device)
     for name, tensor, shape in (("index", index, (index.numel(),)), ("side", side, (1,))):
         if tensor.dtype != torch.int32 or tuple(tensor.shape) != shape or tensor.device != positions.device:

@@ -2,7 +2,7 @@
 
 The grid has S^3 vertices over the unit cube. A point x in 0..1 has the grid coordinate x (S - 1). Vertex (i, j, k) has
 the place (i S + j) S + k in `index`, which holds its row in the table, or -1 where the grid is empty. A vertex without
-a row has the value `missing` in every column, and no gradient.
+a row, or with one that the table does not have, has the value `missing` in every column, and no gradient.
 
 S is a tensor, so that it can change between two runs of a CUDA graph.
 """
@@ -30,6 +30,7 @@ def interpolate(positions: Tensor, index: Tensor, side: Tensor, table: Tensor, m
     for corner in range(8):
         rows = corner_rows(cell, corner, index, side)
         parts = [fraction[:, axis] if corner >> axis & 1 else 1 - fraction[:, axis] for axis in range(3)]
-        value = torch.where((rows >= 0)[:, None], table.index_select(0, rows.clamp_min(0)), missing)
+        there = (rows >= 0) & (rows < len(table))
+        value = torch.where(there[:, None], table.index_select(0, torch.where(there, rows, 0)), missing)
         out = out + (parts[0] * parts[1] * parts[2])[:, None] * value
     return out
