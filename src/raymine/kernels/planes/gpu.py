@@ -105,32 +105,37 @@ def _features(
 
 @triton.jit
 def _rest(
-    points, planes, second, grad, i, inside, live, width, height,
-    J: tl.constexpr, D: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, FACTORS: tl.constexpr,
-    SEPARATE: tl.constexpr,
+    grad, i, live, v0, v1, v2, v3, v4, v5,
+    J: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, FACTORS: tl.constexpr, SEPARATE: tl.constexpr,
 ):  # fmt: skip
-    """[points, CP]: the gradient of factor J, that of the result times the other factors."""
-    column = tl.arange(0, CP)[None, :]
+    """[points, CP]: the gradient of factor J, that of the result times the other factors v0 .. v5."""
     if SEPARATE:
-        found = tl.load(grad + i[:, None] * (3 * C) + (J % 3) * C + column, mask=live, other=0.0)
-        if J < 3:
-            found *= _factor(points, second, i, inside, live, width, height, J + 3, D, C, CP)
-        else:
-            found *= _factor(points, planes, i, inside, live, width, height, J - 3, D, C, CP)
+        column = i[:, None] * (3 * C) + (J % 3) * C + tl.arange(0, CP)[None, :]
     else:
-        found = tl.load(grad + i[:, None] * C + column, mask=live, other=0.0)
-        for k in tl.static_range(FACTORS):
-            if k != J:
-                if k < 3:
-                    found *= _factor(points, planes, i, inside, live, width, height, k, D, C, CP)
-                else:
-                    found *= _factor(points, second, i, inside, live, width, height, k, D, C, CP)
+        column = i[:, None] * C + tl.arange(0, CP)[None, :]
+    found = tl.load(grad + column, mask=live, other=0.0)
+    # With `separate`, factors 0 and 3, 1 and 4, 2 and 5 belong together.
+    if J != 0 and (not SEPARATE or J == 3):
+        found *= v0
+    if J != 1 and (not SEPARATE or J == 4):
+        found *= v1
+    if J != 2 and (not SEPARATE or J == 5):
+        found *= v2
+    if FACTORS == 6:
+        if J != 3 and (not SEPARATE or J == 0):
+            found *= v3
+        if J != 4 and (not SEPARATE or J == 1):
+            found *= v4
+        if J != 5 and (not SEPARATE or J == 2):
+            found *= v5
     return found
 
 
 @triton.jit
 def _spread(table, row, value, live, C: tl.constexpr, CP: tl.constexpr):
-    tl.atomic_add(table + row[:, None] * C + tl.arange(0, CP)[None, :], value, mask=live, sem="relaxed")
+    # Unused places of a captured step all repeat one point with the gradient 0: adding it would queue at its vertices.
+    place = table + row[:, None] * C + tl.arange(0, CP)[None, :]
+    tl.atomic_add(place, value, mask=live & (value != 0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["n", "width", "height"])
@@ -144,8 +149,16 @@ def _gradients(
     inside = i < n
     known = _known(points, i, inside, D)
     live = (inside & known)[:, None] & (tl.arange(0, CP)[None, :] < C)
+    v0 = _factor(points, planes, i, inside, live, width, height, 0, D, C, CP)
+    v1 = _factor(points, planes, i, inside, live, width, height, 1, D, C, CP)
+    v2 = _factor(points, planes, i, inside, live, width, height, 2, D, C, CP)
+    v3, v4, v5 = v0, v1, v2
+    if FACTORS == 6:
+        v3 = _factor(points, second, i, inside, live, width, height, 3, D, C, CP)
+        v4 = _factor(points, second, i, inside, live, width, height, 4, D, C, CP)
+        v5 = _factor(points, second, i, inside, live, width, height, 5, D, C, CP)
     for j in tl.static_range(FACTORS):
-        g = _rest(points, planes, second, grad, i, inside, live, width, height, j, D, C, CP, FACTORS, SEPARATE)
+        g = _rest(grad, i, live, v0, v1, v2, v3, v4, v5, j, C, CP, FACTORS, SEPARATE)
         r00, r01, r10, r11, fa, fb = _cells(points, i, inside, j, width, height, D)
         wa, wb = fa[:, None], fb[:, None]
         if j < 3:
