@@ -87,6 +87,18 @@ def test_pruning_moves_rows_and_says_where_from() -> None:
     assert torch.allclose(field.density(points), density)
 
 
+def test_field_that_has_learnt_nothing_keeps_its_vertices() -> None:
+    field = VoxelField(replace(SMALL, rows=800, start=-9.0), BOX)
+    field.before_step(at_step(4))
+    assert int((field.vertices >= 0).sum()) == 5**3
+    field.before_step(at_step(10))
+    assert int((field.vertices >= 0).sum()) == 9**3
+
+
+def test_no_points_give_no_outputs() -> None:
+    assert VoxelField(SMALL, BOX).forward(queries(0)).colour.shape == (0, 3)
+
+
 def test_without_room_the_densest_vertices_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     field = with_ball(replace(SMALL, rows=130))
     field.before_step(at_step(10))

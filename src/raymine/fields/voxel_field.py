@@ -165,7 +165,8 @@ class VoxelField(nn.Module):
         density = interpolate(unit, self.index, self.side, self.densities, EMPTY)[:, 0]
         found = interpolate(unit, self.index, self.side, self.colours)
         basis = harmonics(query.directions, self.config.degree + 1)
-        return FieldOutput((found.view(len(found), 3, -1) * basis[:, None].to(found.dtype)).sum(-1), density)
+        coefficients = found.view(len(found), 3, self.config.columns // 3)
+        return FieldOutput((coefficients * basis[:, None].to(found.dtype)).sum(-1), density)
 
     def _unit(self, positions: Tensor) -> Tensor:
         return to_unit_cube(positions, Box(self.low, self.high, False))
@@ -207,10 +208,15 @@ class VoxelField(nn.Module):
 
     @torch.no_grad()
     def _needed(self) -> Tensor:
-        """[S, S, S] bool: vertices that make a length of one voxel more opaque than the threshold."""
+        """[S, S, S] bool: vertices that make a length of one voxel more opaque than the threshold; all if none does.
+
+        Early in training none may, and a field without vertices could not learn any more.
+        """
         voxel = self._size / (self.resolution - 1)
         limit = -math.log1p(-self.config.threshold) / voxel
-        dense = (self.activations.density(self.densities[:, 0]) > limit) & (self.vertices >= 0)
+        used = self.vertices >= 0
+        dense = (self.activations.density(self.densities[:, 0]) > limit) & used
+        dense = torch.where(dense.any(), dense, used)
         found = torch.zeros(self.resolution**3, dtype=torch.bool, device=self.index.device)
         found[self.vertices[dense].long()] = True
         return found.view(self.resolution, self.resolution, self.resolution)
