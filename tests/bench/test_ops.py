@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from raymine.bench import OpRow, OpsRequest, _op_cases, bench_ops, ops
-from raymine.bench._op_cases import MAKERS, Sizes
+from raymine.bench import OpRow, OpsRequest, bench_ops, ops
+from raymine.bench._op_cases import MAKERS
+from raymine.bench._op_inputs import Case, Maker, RandomInputs, Sizes
 from raymine.cli import main
 from raymine.config import from_json, to_json
 from raymine.errors import ConfigError, RaymineError, ResourceError
@@ -47,7 +48,7 @@ def test_every_dispatched_op_is_benchmarked() -> None:
 
 
 @pytest.mark.parametrize(("op", "maker"), CASES, ids=[f"{op}-{i}" for i, (op, _) in enumerate(CASES)])
-def test_case_inputs_repeat_and_backend_matches_reference(op: str, maker: _op_cases.Maker) -> None:
+def test_case_inputs_repeat_and_backend_matches_reference(op: str, maker: Maker) -> None:
     results = []
     for backend in ("reference", "reference", dispatch.explain_one(op, "cpu").backend):
         case = maker(TINY)
@@ -62,7 +63,7 @@ def test_case_inputs_repeat_and_backend_matches_reference(op: str, maker: _op_ca
 
 
 def test_march_grid_is_three_per_cent_occupied_in_clusters() -> None:
-    grid = _op_cases._RandomInputs(TINY).blobs(32)
+    grid = RandomInputs(TINY).blobs(32)
     assert float(grid.cells.float().mean()) == pytest.approx(0.03, abs=1e-3)
     assert 0 < int(grid.blocks.sum()) < grid.blocks.numel()
 
@@ -161,7 +162,7 @@ def test_parse_ops_orders_deduplicates_and_rejects_empty_lists() -> None:
 
 
 def test_out_of_memory_raises_resource_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def greedy(sizes: Sizes) -> _op_cases.Case:
+    def greedy(sizes: Sizes) -> Case:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setitem(ops.MAKERS, "select", (greedy,))

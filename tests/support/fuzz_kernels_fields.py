@@ -11,6 +11,8 @@ from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, GrownSpec, encode, grown_scale
 from raymine.kernels.mlp.op import mlp, mlp_flat
 from raymine.kernels.ngp_step.op import HIDDEN, WIDTH, Box, Network, infer, render, to_unit_cube, train
+from raymine.kernels.planes.op import plane_product, vector_matrix
+from raymine.kernels.voxels.op import interpolate
 from support.fuzz import USUAL, Args, Case, Size
 from support.fuzz_arguments import intervals, rand, samples_of
 
@@ -36,6 +38,31 @@ def known_is_returned(args: Args, result: Any) -> str:
     lost = args["positions"].isnan().any(-1)
     same = torch.equal(result[~lost].nan_to_num(), args["known"][~lost].nan_to_num())
     return "" if same and bool(result[lost].isnan().all()) else "the encoding is not the known one"
+
+
+def plane_args(rng: torch.Generator, size: Size) -> Args:
+    return {"positions": rand(rng, size.samples, 3), "planes": rand(rng, 3, 5, 5, 4, low=-1)}
+
+
+def moving_args(rng: torch.Generator, size: Size) -> Args:
+    times = rand(rng, 3, 5, 3, 4, low=-1)
+    return {**plane_args(rng, size), "positions": rand(rng, size.samples, 4), "times": times}
+
+
+def line_args(rng: torch.Generator, size: Size) -> Args:
+    return {**plane_args(rng, size), "lines": rand(rng, 3, 5, 1, 4, low=-1)}
+
+
+def voxel_args(rng: torch.Generator, size: Size) -> Args:
+    return {"positions": rand(rng, size.samples, 3), "table": rand(rng, 40, 5, low=-1)}
+
+
+def run_voxels(positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """A grid of 4^3 vertices, of which 40 have rows."""
+    index = torch.arange(64, dtype=torch.int32, device=positions.device)
+    index = torch.where(index < 40, index, -1)
+    side = torch.tensor([4], dtype=torch.int32, device=positions.device)
+    return interpolate(positions, index, side, table, -2.0)
 
 
 # ---- networks
@@ -141,6 +168,17 @@ CASES = [
         holds=known_is_returned,
         label="known",
     ),
+    Case((f"{OPS}.planes.op.plane_product",), plane_args, plane_product, ("positions", "planes"), close=1e-3),
+    Case(
+        (f"{OPS}.planes.op.plane_product",),
+        moving_args,
+        plane_product,
+        ("positions", "planes", "times"),
+        close=1e-3,
+        label="times",
+    ),
+    Case((f"{OPS}.planes.op.vector_matrix",), line_args, vector_matrix, ("positions", "planes", "lines"), close=1e-3),
+    Case((f"{OPS}.voxels.op.interpolate",), voxel_args, run_voxels, ("positions",), close=1e-3),
     Case((f"{OPS}.ngp_step.op.infer",), infer_args, run_infer, close=1e-3),
     Case((f"{OPS}.ngp_step.op.render",), render_args, run_render, close=1e-3),
     Case((f"{OPS}.ngp_step.op.train",), train_args, run_train, close=1e-3),

@@ -17,7 +17,8 @@ from typing import Literal
 
 import torch
 
-from raymine.bench._op_cases import MAKERS, Sizes
+from raymine.bench._op_cases import MAKERS
+from raymine.bench._op_inputs import Sizes
 from raymine.engines.fused.engine import FusedEngine
 from raymine.engines.fused.trainer import FusedTrainer
 from raymine.kernels import dispatch

@@ -6,120 +6,33 @@ that a kernel keeps for its own backward pass do not count, nor do masks and int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from raymine.bench._op_inputs import HALF, JUMPS, ROUNDING, SEED, Case, Maker, Named, RandomInputs, Sizes
 from raymine.kernels import dispatch
 from raymine.kernels.adam.op import Rates, update, update_rows
 from raymine.kernels.composite.op import Composited, composite
 from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
 from raymine.kernels.judge.op import Wanted, judge
-from raymine.kernels.march.op import Occupancy, Spacing, march, pack_bits
+from raymine.kernels.march.op import Spacing, march
 from raymine.kernels.mlp.op import mlp
 from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, train
 from raymine.kernels.packed import Samples
 from raymine.kernels.philox.op import Stream, words
+from raymine.kernels.planes.op import plane_product
 from raymine.kernels.resample.op import resample
 from raymine.kernels.scan.op import running_product, running_sum
 from raymine.kernels.select.op import compact
 from raymine.kernels.traverse.op import Grids, Stride, Traversed, traverse
 from raymine.kernels.volume.op import Volume, volume
-
-SEED = 7
-"""The seed of all inputs. Every case starts from it, so its inputs do not depend on which other ops are run."""
-
-PER_RAY = 32
-"""Mean number of samples per ray."""
-
-ROUNDING = 1e-3
-"""Largest deviation due to another order of sums, or to positions that round differently on a fine grid."""
-
-HALF = 1e-2
-"""Largest deviation with matrix products in float16, which has 11 bits of precision."""
-
-JUMPS = 5e-2
-"""Largest deviation of discontinuous results, for which rounding decides between two correct values: at the face of a
-cell, at the transmittance where a ray stops, or at the kink of a ReLU. In float16 the kinks dominate: the gradients of
-the reference, rounded to float16 after every layer, deviate by 0.02. Wrong results deviate by about 1; the tests of an
-op are stricter."""
-
-Named = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """samples: per batch. log2_entries: per level of the hash grid. resolution: cells per side of the occupancy."""
-
-    samples: int
-    log2_entries: int
-    resolution: int
-    device: torch.device
-
-
-@dataclass(frozen=True)
-class Case:
-    """One op in one direction on one set of inputs.
-
-    moved: bytes that one call must move; None if not known. bound: the largest allowed deviation from the reference.
-    prepare: called with the backend forced; returns the call to time, whose results have names. compared: selects or
-    derives the results that are compared.
-    """
-
-    direction: str
-    shapes: dict[str, int]
-    moved: int | None
-    bound: float
-    prepare: Callable[[], Callable[[], Named]]
-    compared: Callable[[Named], Named] = dict
-
-
-Maker = Callable[[Sizes], Case]
-
-
-class _RandomInputs:
-    """Random tensors. They are drawn on the CPU and then moved, so that every device gets the same."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._generator = torch.Generator().manual_seed(SEED)
-        self.device = sizes.device
-
-    def uniform(self, *shape: int) -> Tensor:
-        return self._uniform(*shape).to(self.device)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self._generator).to(self.device)
-
-    def rays(self, samples: int) -> Samples:
-        """Packed intervals of length 0.01, from distance 2 on. Rays get random numbers of samples."""
-        rays = max(1, samples // PER_RAY)
-        edges = self._uniform(rays).cumsum(0)
-        ray_id = torch.searchsorted(edges, self._uniform(samples) * edges[-1]).clamp_max(rays - 1).sort().values
-        count = torch.bincount(ray_id, minlength=rays)
-        first = count.cumsum(0) - count
-        t = 2 + 0.01 * (torch.arange(samples) - first[ray_id])
-        return Samples(t, t + 0.01, ray_id, first, count).to(self.device)
-
-    def blobs(self, resolution: int) -> Occupancy:
-        """An occupancy grid with twelve blobs that fill 3 % of the box +-1.5."""
-        at = (torch.arange(resolution) + 0.5) / resolution * 3 - 1.5
-        cells = torch.stack(torch.meshgrid(at, at, at, indexing="ij"), -1)
-        away = torch.full(cells.shape[:3], torch.inf)
-        for centre, radius in zip(self._uniform(12, 3) * 2 - 1, self._uniform(12) + 0.3, strict=True):
-            away = torch.minimum(away, (cells - centre).norm(dim=-1) / radius)
-        limit = away.flatten().kthvalue(round(0.03 * away.numel())).values
-        return pack_bits((away <= limit)[None].to(self.device), (-1.5,) * 3, (1.5,) * 3)
-
-    def unit(self, n: int) -> Tensor:
-        return torch.nn.functional.normalize(self.normal(n, 3), dim=-1)
-
-    def _uniform(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self._generator)
+from raymine.kernels.voxels.op import interpolate
 
 
 def philox_words(sizes: Sizes) -> Case:
@@ -136,7 +49,7 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
     """The hash encoding. A corner counts once for every sample that reads it, although samples share corners on coarse
     levels, where most come from a cache. Backward to the table reads and writes corners, and first zeroes the
     gradient."""
-    draws, n = _RandomInputs(sizes), sizes.samples
+    draws, n = RandomInputs(sizes), sizes.samples
     spec = GridSpec(levels=levels, features=features, log2_entries=sizes.log2_entries)
     points, grad = draws.uniform(n, 3), draws.normal(n, spec.width)
     table = draws.normal(spec.total_entries, features)
@@ -163,9 +76,35 @@ def hash_grid(direction: str, levels: int, features: int, sizes: Sizes) -> Case:
     return Case(direction, shapes, 24 * n + 9 * numbers, JUMPS, prepare)
 
 
+def look_up(op: str, direction: str, sizes: Sizes) -> Case:
+    """Products of three planes, or a full grid of voxels: 16 features a vertex. Corners count as in `hash_grid`."""
+    draws, n, side, features = RandomInputs(sizes), sizes.samples, sizes.resolution, 16
+    points, grad = draws.uniform(n, 3), draws.normal(n, features)
+    table = draws.normal(3, side, side, features) if op == "planes" else draws.normal(side**3, features)
+    index = torch.arange(side**3, dtype=torch.int32, device=sizes.device)
+    whole = torch.tensor([side], dtype=torch.int32, device=sizes.device)
+
+    def called() -> Tensor:
+        return plane_product(points, table) if op == "planes" else interpolate(points, index, whole, table)
+
+    def forward() -> Named:
+        with torch.no_grad():
+            return {"features": called()}
+
+    def prepare() -> Callable[[], Named]:
+        out = called()
+        return lambda: {"gradient": torch.autograd.grad(out, table, grad, retain_graph=True)[0].to_dense()}
+
+    shapes, corners = {"samples": n, "side": side, "features": features}, 12 if op == "planes" else 8
+    if direction == "forward":
+        return Case(direction, shapes, n * (12 + 4 * features * (corners + 1)), ROUNDING, lambda: forward)
+    table.requires_grad_()
+    return Case(direction, shapes, n * (12 + 4 * features * (2 * corners + 1)) + 4 * table.numel(), ROUNDING, prepare)
+
+
 def harmonics_of_directions(sizes: Sizes) -> Case:
     """Spherical harmonics of degree 4, as most fields use."""
-    direction, degree = _RandomInputs(sizes).unit(sizes.samples), 4
+    direction, degree = RandomInputs(sizes).unit(sizes.samples), 4
 
     def run() -> Named:
         return {"harmonics": harmonics(direction, degree)}
@@ -177,7 +116,7 @@ def harmonics_of_directions(sizes: Sizes) -> Case:
 def march_rays(sizes: Sizes) -> Case:
     """Rays from outside through a grid with 3 % occupied cells in blobs. Reads of cells do not count, because their
     number depends on what is skipped."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     grid, side = draws.blobs(sizes.resolution), 3.0
     # The step length of the `ngp` recipe: a fifth of a cell.
     spacing = Spacing(side / (4.7 * sizes.resolution))
@@ -215,7 +154,7 @@ def _by_ray(found: Named) -> Named:
 def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
     """Rays from outside through two boxes, the outer one twice as large, each with 3 % occupied cells in blobs. Reads
     of cells do not count, nor do the intersections of rays with boxes."""
-    draws, side = _RandomInputs(sizes), 3.0
+    draws, side = RandomInputs(sizes), 3.0
     levels = [draws.blobs(sizes.resolution).cells.view((sizes.resolution,) * 3) != 0 for _ in range(2)]
     box = torch.tensor([-0.5 * side] * 3 + [0.5 * side] * 3, device=sizes.device)
     grids = Grids(torch.stack(levels), torch.stack((box, 2 * box)))
@@ -246,7 +185,7 @@ def traverse_rays(direction: str, cone: float, sizes: Sizes) -> Case:
 
 def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
     """Running sums and products of numbers in 0..1 along rays. Backward of the product reads its inputs again."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     values, grad = draws.uniform(n), draws.normal(n)
@@ -272,7 +211,7 @@ def scan_rays(what: str, direction: str, sizes: Sizes) -> Case:
 
 def composite_rays(op: str, direction: str, sizes: Sizes) -> Case:
     """Compositing, by `composite` or `volume`. Backward goes from the colour of rays to density, colour, background."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     density, colour, background = torch.exp(3 * draws.normal(n)), draws.uniform(n, 3), draws.uniform(rays, 3)
@@ -307,7 +246,7 @@ def composite_rays(op: str, direction: str, sizes: Sizes) -> Case:
 
 def resample_rays(sizes: Sizes) -> Case:
     """64 edges of each ray to 64 new intervals, as between two rounds of proposals."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     rays = max(1, sizes.samples // 64)
     edges, cdfs = (draws.uniform(rays, 64).sort(-1).values for _ in range(2))
     offset = draws.uniform(rays)
@@ -322,7 +261,7 @@ def resample_rays(sizes: Sizes) -> Case:
 
 def judge_rays(sizes: Sizes) -> Case:
     """From pre-activations to loss and gradients."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     packed = draws.rays(sizes.samples)
     n, rays = sizes.samples, packed.n_rays
     wanted = Wanted(draws.uniform(rays, 3), draws.uniform(rays, 3), torch.ones(rays, device=sizes.device))
@@ -336,7 +275,7 @@ def judge_rays(sizes: Sizes) -> Case:
 
 def select_samples(sizes: Sizes) -> Case:
     """Compaction in which 30 % of the samples are kept."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     count = draws.rays(sizes.samples).count
     keep = draws.uniform(sizes.samples) < 0.3
     kept = int(keep.sum())
@@ -351,7 +290,7 @@ def select_samples(sizes: Sizes) -> Case:
 def adam(direction: str, sizes: Sizes) -> Case:
     """Adam on a table of 8 levels x 4 features. Dense: all entries, with both moments. Rows: an eighth of the entries,
     without a first moment, as the recipes train tables."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     entries, features = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries).total_entries, 4
     # Near 0, as initial tables are, so that the comparison is of the update and not of the previous values.
     start, square = 1e-4 * draws.normal(entries, features), (1e-3 * draws.normal(entries, features)) ** 2
@@ -388,7 +327,7 @@ def adam(direction: str, sizes: Sizes) -> Case:
 def perceptron(direction: str, sizes: Sizes) -> Case:
     """A perceptron 32 -> 64 -> 64 -> 16 in fp16; the reference always computes in float32. Backward goes to inputs and
     layers, and reads the inputs again."""
-    draws, n, widths = _RandomInputs(sizes), sizes.samples, (32, 64, 64, 16)
+    draws, n, widths = RandomInputs(sizes), sizes.samples, (32, 64, 64, 16)
     inputs, grad = draws.normal(n, widths[0]), draws.normal(n, widths[-1])
     # Scaled like initial weights, so that outputs are as large as inputs.
     layers = [draws.normal(i, o) * (2 / i) ** 0.5 for i, o in pairwise(widths)]
@@ -415,7 +354,7 @@ def perceptron(direction: str, sizes: Sizes) -> Case:
 
 def ngp_infer(sizes: Sizes) -> Case:
     """The first pass. About half of the samples are hidden, so the bytes that must move are not known."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     network, packed = _network(draws, sizes), draws.rays(sizes.samples)
     rays = packed.n_rays
     origins, directions = torch.zeros(rays, 3, device=sizes.device), draws.unit(rays)
@@ -436,7 +375,7 @@ def ngp_infer(sizes: Sizes) -> Case:
 
 def ngp_train(sizes: Sizes) -> Case:
     """The second pass, over an eighth of the samples. Bytes that must move depend on the rows that samples share."""
-    draws = _RandomInputs(sizes)
+    draws = RandomInputs(sizes)
     network, n = _network(draws, sizes), max(1, sizes.samples // 8)
     positions, directions = draws.uniform(n, 3) * 2 - 1, draws.unit(n)
     grads = draws.normal(n, 3), draws.normal(n)
@@ -454,7 +393,7 @@ def ngp_train(sizes: Sizes) -> Case:
     return Case("train", {"samples": n}, None, ROUNDING, lambda: run, compared)
 
 
-def _network(draws: _RandomInputs, sizes: Sizes) -> Network:
+def _network(draws: RandomInputs, sizes: Sizes) -> Network:
     """A network with 8 levels x 4 features, as wide as in the recipes for the device."""
     spec = GridSpec(levels=8, features=4, log2_entries=sizes.log2_entries, finest=512)
     width = 32 if sizes.device.type == "cpu" else 64
@@ -483,5 +422,7 @@ MAKERS: dict[str, tuple[Maker, ...]] = {
     "select": (select_samples,),
     "adam": (partial(adam, "dense"), partial(adam, "rows")),
     "ngp_step": (ngp_infer, ngp_train),
+    "planes": tuple(partial(look_up, "planes", way) for way in _WAYS[:2]),
+    "voxels": tuple(partial(look_up, "voxels", way) for way in _WAYS[:2]),
 }
 """The cases of each op. A case makes its inputs when it is made, so that only those of one case are in memory."""

@@ -22,7 +22,8 @@ from raymine.experiment.prepare import resolve_device
 from raymine.kernels import dispatch
 from raymine.rundir import Environment, describe_environment
 
-from ._op_cases import MAKERS, Case, Named, Sizes
+from ._op_cases import MAKERS
+from ._op_inputs import Case, Named, Sizes
 from .rows import StageProgress, append_rows, require_rows_file
 
 OPS = tuple(MAKERS)

@@ -23,12 +23,14 @@ from .parts import Field as Field
 from .parts import FieldConfig as FieldConfig
 from .parts import Group as Group
 from .parts import HasActivations as HasActivations
+from .parts import HasVariation as HasVariation
 from .parts import ImageSource as ImageSource
 from .parts import KeepsFeatures as KeepsFeatures
 from .parts import LossView as LossView
 from .parts import Memory as Memory
 from .parts import ParameterView as ParameterView
 from .parts import Part as Part
+from .parts import PreparesField as PreparesField
 from .parts import PreparesStep as PreparesStep
 from .parts import PullsBack as PullsBack
 from .parts import Reads as Reads

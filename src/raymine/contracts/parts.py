@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -169,6 +170,35 @@ class FadesLevels(Protocol):
         ...
 
 
+@runtime_checkable
+class PreparesField(Protocol):
+    """A field that changes its structure with training, such as a grid that becomes finer.
+
+    Parameters keep their shapes: what moves are their rows. What follows from the change must be a function of saved
+    tensors and numbers, so that a resumed run goes on as it would have.
+    """
+
+    def before_step(self, draws: Draws) -> Mapping[str, Tensor] | None:
+        """Called before every training step; None where nothing moved.
+
+        Else, for each parameter (by name) whose rows moved, the row [rows] int64 that each of its rows was before, or
+        -1. Moments of the optimiser move along and are 0 for -1; the average of the field begins anew.
+        """
+        ...
+
+
+@runtime_checkable
+class HasVariation(Protocol):
+    """A field with neighbouring parameters, such as the vertices of a grid, whose differences can be penalised."""
+
+    def variation(self, step: int | Tensor) -> Tensor:
+        """[] the mean squared difference of neighbours (`losses.TotalVariation`). Differentiable in the parameters.
+
+        step: of training, for a field that looks at some of its parameters in each step; see `ParameterView`.
+        """
+        ...
+
+
 class Sampler(Protocol):
     """Places packed samples along rays. It may query the field. If it has state, it is a `Part` or a module."""
 
@@ -191,10 +221,15 @@ class PreparesStep(Protocol):
 
 @dataclass(frozen=True)
 class ParameterView:
-    """The input of a loss term over parameters: the parameters of all parts, as `part.name`, and the step."""
+    """The input of a loss term over parameters: the parameters of all parts, as `part.name`, the step and the field.
+
+    step: a number; in a captured step, which the host does not follow, a tensor [] on the device.
+    field: the field that is trained, for terms that know more of it than its parameters; None if there is none.
+    """
 
     parameters: Mapping[str, Tensor]
-    step: int
+    step: int | Tensor
+    field: Field | None = dataclass_field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

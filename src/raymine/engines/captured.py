@@ -2,8 +2,8 @@
 
 Drawing, marching, judging and choosing are the kernels of the fused step. The field is evaluated by its own `forward`
 on buffers of a fixed size, whose unused places count for nothing, and is differentiated by autograd. A graph wants
-fixed shapes: the sampler is the occupancy grid, the loss is the colour loss, and `forward` may not read numbers back
-from the device.
+fixed shapes: the sampler is the occupancy grid, the loss is what `judge` knows, with terms over parameters beside it,
+and neither `forward` nor these terms may read numbers back from the device.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from raymine.errors import ConfigError
 from raymine.kernels.adam.gpu import adam, row_of
 from raymine.kernels.ngp_step.gpu_control import conclude
 from raymine.step import TrainConfig, TrainData, TrainState
+from raymine.step.objective import parameter_loss
 from raymine.step.optimiser import LevelPenalties
 from raymine.step.precision import field_for_occupancy, fields_for_step
 
@@ -155,6 +156,10 @@ class CapturedTrainer(GraphTrainer):
         gradient = torch.where(live[:, None], b.gradient[index], 0.0) * weight[:, None]
         output = self._fields.training.forward(query)
         torch.autograd.backward((output.colour, output.density), (gradient[:, :3], gradient[:, 3]))
+        value = parameter_loss(self.state, self.step[0])
+        if value is not None:
+            # The optimiser multiplies all gradients by control[1], one over the weight of the rays, and unscales them.
+            (value * (self.scale / self.control[1])).backward()
 
     @torch.no_grad()
     def update(self) -> None:

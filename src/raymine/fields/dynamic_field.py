@@ -21,10 +21,10 @@ from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
 from raymine.fields.levels import level_weights
 from raymine.fields.motion import Motion, MotionConfig
+from raymine.fields.networks import colour_network
 from raymine.kernels.activations import NGP
-from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, to_unit_cube
+from raymine.kernels.ngp_step.op import WIDTH, Box, to_unit_cube
 from raymine.kernels.philox.op import Stream, uniform
 
 
@@ -141,7 +141,4 @@ class DynamicField(nn.Module):
         if known is None or torch.is_grad_enabled():
             known = self.encode(query.positions, query.time, known)
         geometry = self.geometry(known)
-        hidden = torch.cat((geometry, harmonics(query.directions, DEGREE).to(geometry.dtype)), -1)
-        for weight in self.colour_layers[:-1]:
-            hidden = (hidden @ weight).relu_()
-        return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])
+        return FieldOutput(colour_network(geometry, query.directions, self.colour_layers), geometry[:, 0])

@@ -12,11 +12,11 @@ from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
 from raymine.fields.initial import xavier
 from raymine.fields.levels import in_place, level_weights
+from raymine.fields.networks import colour_network
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
-from raymine.kernels.harmonics.op import harmonics
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import DEGREE, WIDTH, Box, Network, infer, render, to_unit_cube, train
+from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, render, to_unit_cube, train
 from raymine.kernels.philox.op import Stream, uniform
 
 
@@ -173,7 +173,4 @@ class HashField(nn.Module):
         Under `torch.autocast` the outputs have the dtype of the matrix products.
         """
         geometry = self.geometry(encoding)
-        hidden = torch.cat((geometry, harmonics(directions, DEGREE).to(geometry.dtype)), -1)
-        for weight in self.colour_layers[:-1]:
-            hidden = (hidden @ weight).relu_()
-        return FieldOutput(hidden @ self.colour_layers[-1], geometry[:, 0])
+        return FieldOutput(colour_network(geometry, directions, self.colour_layers), geometry[:, 0])

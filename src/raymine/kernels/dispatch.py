@@ -40,6 +40,8 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "mlp": ("reference", "gpu"),
     "harmonics": ("reference", "cpu", "gpu"),
     "ngp_step": ("reference", "cpu"),
+    "planes": ("reference", "cpu", "gpu"),
+    "voxels": ("reference", "cpu", "gpu"),
 }
 """The backends of each op. An op that lists a backend must pass the comparison tests on it."""
 

@@ -10,3 +10,4 @@ from .judged import JudgedLoss as JudgedLoss
 from .judged import judged_loss as judged_loss
 from .mask import MaskLoss as MaskLoss
 from .opacity import OpacityLoss as OpacityLoss
+from .total_variation import TotalVariation as TotalVariation

@@ -13,9 +13,11 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError, did_you_mean, option
 from raymine.recipes.dynamic import dynamic
 from raymine.recipes.ngp import ngp, ngp_large
+from raymine.recipes.planes import planes
 from raymine.recipes.proposal import proposal
 from raymine.recipes.unbounded import unbounded
 from raymine.recipes.vanilla import vanilla, vanilla_grid
+from raymine.recipes.voxels import voxels
 from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
 
@@ -31,8 +33,10 @@ RECIPES: dict[str, Recipe] = {
     "unbounded": unbounded,
     "proposal": proposal,
     "vanilla": vanilla,
-    "dynamic": dynamic,
     "vanilla-grid": vanilla_grid,
+    "dynamic": dynamic,
+    "planes": planes,
+    "voxels": voxels,
 }
 """raymine's own recipes, by name. Other packages register theirs under the entry-point group `raymine.recipes`."""
 

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import Field
+from raymine.contracts import Field, Scalars
 from raymine.step.parts import ModulePart
 
 STEPS_PER_UPDATE = 16
@@ -46,3 +46,16 @@ class Average:
             own.lerp_(new, rate)
         for name in self._buffers:
             self._module.get_buffer(name).copy_(field.get_buffer(name))
+
+    @torch.no_grad()
+    def restart(self, field: nn.Module) -> None:
+        """Begin anew with the field as it is, because its rows moved (`contracts.PreparesField`)."""
+        for own, new in zip(self._module.parameters(), field.parameters(), strict=True):
+            own.copy_(new)
+        for name in self._buffers:
+            self._module.get_buffer(name).copy_(field.get_buffer(name))
+        self.restored(ModulePart(field).scalars())
+
+    def restored(self, scalars: Scalars) -> None:
+        """Recompute what depends on the tensors; scalars: the numbers of the trained field."""
+        ModulePart(self._module).restored(scalars)

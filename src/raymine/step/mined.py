@@ -27,7 +27,6 @@ from raymine.contracts import (
     FieldInput,
     FieldOutput,
     LossReport,
-    ParameterView,
     PullsBack,
     Rays,
     Rounds,
@@ -40,7 +39,7 @@ from raymine.mining import output_gradients
 from raymine.mining.draw import norms
 from raymine.render import first_pass, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
-from raymine.step.objective import Objective, closed_form, parameter_terms, sum_of
+from raymine.step.objective import Objective, closed_form, parameter_loss
 from raymine.step.precision import StepFields
 from raymine.step.state import TrainState
 
@@ -71,9 +70,8 @@ def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFie
         found = _unmined(state, objective, batch.rays, rounds.samples, fields)
     else:
         found = _mined(state, objective, batch.rays, rounds.samples, fields)
-    terms = parameter_terms(state)
-    if terms:
-        value = sum_of(terms, ParameterView(state.optimiser.parameters, state.step))
+    value = parameter_loss(state, state.step)
+    if value is not None:
         (value if fields.loss_scale == 1 else value * fields.loss_scale).backward()
         found = found._replace(loss=replace(found.loss, total=found.loss.total + value.detach()))
     unscale(state, fields.loss_scale)

@@ -61,7 +61,7 @@ class Objective:
             rendered = replace(rendered, colour=state.exposure.expose(*shown, self.image))
         parameters = state.optimiser.parameters
         seen = self.rays, self.wanted, samples, output, rendered, self.rounds, self.targets
-        return LossView(parameters, state.step, *seen)
+        return LossView(parameters, state.step, *seen, field=state.field)
 
 
 def closed_form(state: TrainState) -> JudgedLoss | None:
@@ -73,6 +73,12 @@ def closed_form(state: TrainState) -> JudgedLoss | None:
 def parameter_terms(state: TrainState) -> list[Term]:
     """The loss terms that read parameters alone."""
     return [term for term in state.config.loss if term.reads == "parameters"]
+
+
+def parameter_loss(state: TrainState, step: int | Tensor) -> Tensor | None:
+    """The sum [] of the terms that read parameters alone, with a graph; None if there are none."""
+    terms = parameter_terms(state)
+    return sum_of(terms, ParameterView(state.optimiser.parameters, step, field=state.field)) if terms else None
 
 
 def sum_of(terms: list[Term], view: ParameterView) -> Tensor:

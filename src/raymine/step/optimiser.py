@@ -161,6 +161,14 @@ class Optimiser:
         """The group of a parameter, by `part.name`."""
         return self._groups[name]
 
+    @torch.no_grad()
+    def move_rows(self, name: str, source: Tensor) -> None:
+        """Give each row of a parameter's moments those of row source[row]; 0 where it is -1."""
+        for moments in (self.first.get(name), self.second[name]):
+            if moments is not None:
+                there = (source >= 0).view(-1, *[1] * (moments.ndim - 1))
+                moments.copy_(torch.where(there, moments[source.clamp_min(0)], 0.0))
+
     def blocks_of(self, names: Sequence[str]) -> list[Block]:
         """Blocks that hold these dense parameters, one for each group; see `block`."""
         by_group: dict[int, list[str]] = {}

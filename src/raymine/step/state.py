@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from raymine.contracts import FadesLevels, Field, Part, Renderer, Sampler, Scalars
+from raymine.contracts import Draws, FadesLevels, Field, Part, PreparesField, Renderer, Sampler, Scalars
 from raymine.errors import CheckpointError, ConfigError, option
 from raymine.mining import Miner
 from raymine.pixels import PixelSampler
@@ -104,6 +104,18 @@ class TrainState:
         if schedule is not None and isinstance(field, FadesLevels):
             field.fade_levels(schedule.open_share(self.step, self.horizon))
 
+    def prepare_field(self, step: int) -> None:
+        """Let the field prepare step `step`; if its rows move, so do their moments, and the average begins anew."""
+        if not isinstance(self.module, PreparesField):
+            return
+        moved = self.module.before_step(Draws(self.seed, step, self.device))
+        if moved is None:
+            return
+        for name, source in moved.items():
+            self.optimiser.move_rows(f"field.{name}", source)
+        if self.average is not None:
+            self.average.restart(self.module)
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor to save, by `part.name`. They share memory with the state."""
         return {f"{part}.{name}": value for part, own in self.parts.items() for name, value in own.tensors().items()}
@@ -149,6 +161,8 @@ class TrainState:
         self.step, self.horizon, self.rays = int(scalars["step"]), int(scalars["horizon"]), int(scalars["rays"])
         for name, part in self.parts.items():
             part.restored({key: scalars[f"{name}.{key}"] for key in part.scalars()})
+        if self.average is not None:
+            self.average.restored(self.parts["field"].scalars())
         self.restore_count += 1
 
     def renderer(self) -> Renderer:

@@ -20,6 +20,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     config, step = state.config, state.step
     draws = Draws(state.seed, step, state.device)
     state.fade_levels()
+    state.prepare_field(step)
     if isinstance(state.sampler, PreparesStep):
         state.sampler.before_step(field_for_occupancy(config, state.field), draws, data.times)
     batch = (draw or draw_batch)(state, data)

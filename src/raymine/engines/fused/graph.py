@@ -135,6 +135,7 @@ class GraphTrainer(ABC):
             state.fade_levels()
         first = state.step
         for now in range(first, first + min(steps, RING)):
+            state.prepare_field(now)
             if self.sampler.due(now):
                 self._update_grid(now)
             self._replay("step", self.run_stages)

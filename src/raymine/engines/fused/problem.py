@@ -43,7 +43,7 @@ def _training_problem(config: TrainConfig) -> str:
         return "the fused kernels know no exposure of images"
     if config.engine != "auto":
         return f"the {config.engine} step was asked for"
-    if judged_loss(config.loss) is None:
+    if judged_loss(config.loss) is None or any(term.reads == "parameters" for term in config.loss):
         others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss | DistortionLoss)]
         return f"the fused step minimises one colour loss, and the loss has {', '.join(others) or 'several'}"
     if config.optimiser.beta1 == 0:

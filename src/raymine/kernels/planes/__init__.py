@@ -1,0 +1,1 @@
+"""Features of factorised fields: products of planes, or of planes and lines."""

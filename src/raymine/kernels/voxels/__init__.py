@@ -1,0 +1,1 @@
+"""Trilinear interpolation in a sparse grid of voxels."""
