@@ -19,7 +19,7 @@ from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
-from raymine.rundir import Manifest, RunDir, check_target, describe_environment
+from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
 from raymine.scenes.names import training_names
@@ -131,6 +131,7 @@ class _Work:
     prepared: Prepared
     data: TrainData
     image_digest: str
+    image_digests: dict[str, str]
     state: TrainState
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
@@ -175,7 +176,7 @@ def _make_ready(
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
-    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard)
+    return _Work(prepared, loaded.train, loaded.bank.digest, loaded.bank.digests, state, engine, evaluate, guard)
 
 
 def _too_short_to_judge(config: RunConfig) -> bool:
@@ -217,7 +218,9 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         environment=describe_environment(prepared.device),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
-    return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
+    run = RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
+    run.write_images(work.image_digests)
+    return run
 
 
 def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> None:
@@ -309,9 +312,12 @@ def _train_in(
             poses=_pose_watch(work),
         )
         observers = Observers([journal, observer])
+        unlisted = register(run.path)
         observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))
         for event in (*restored.events, *_repair_events(journal, state.step)):
             observers.on_event(event)
+        if unlisted:
+            observers.on_event(Event("index", f"{unlisted}; the run itself is not affected", state.step, "warning"))
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
         manifest_writer.end(result.status, result.step, restored.loop, result.hard_images)
@@ -322,6 +328,7 @@ def _train_in(
     finally:
         if journal is not None:
             journal.close()
+        register(run.path)
 
 
 def _pose_watch(work: _Work) -> PoseWatch | None:

@@ -67,6 +67,12 @@ class ImageBank:
         return self._index.digest()
 
     @property
+    def digests(self) -> dict[str, str]:
+        """sha256 in hex of the content of each image, with that of its mask, by the name of its file."""
+        pairs = zip(self._index.names, self._index.contents, strict=True)
+        return {name: found.digest + (f"+{found.mask_digest}" if found.mask_digest else "") for name, found in pairs}
+
+    @property
     def nbytes(self) -> int:
         """Size of the packed pixels and masks in bytes."""
         return self._index.nbytes
