@@ -25,7 +25,7 @@ LAYERS = [
     {"step"},
     {"engines"},
     {"config"},
-    {"evaluate", "checkpoint", "metrics_log", "export", "recipes"},
+    {"evaluate", "checkpoint", "metrics_log", "tracking", "monitor", "export", "recipes"},
     {"rundir"},
     {"experiment"},
     {"bench", "compat"},

@@ -65,6 +65,8 @@ class Train:
     leave_out: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Do not train on this image: its file name, with or without the suffix, or its path in the scene folder. Repeat it
     for more images."""
+    track: tyro.conf.UseAppendAction[tuple[Literal["tensorboard", "trackio", "mlflow"], ...]] = ()
+    """Send the metrics to this program too. Repeat it for more. They are always in metrics.jsonl of the run."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
@@ -103,6 +105,7 @@ class Train:
             },
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
+            track=self.track,
         )
         result = narrated_train(request, verbose=self.verbose)
         if self.json:

@@ -12,6 +12,7 @@ from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
 from raymine.recipes import AUTO, AnyRecipe, packages_of
+from raymine.tracking import require_backends
 
 from .horizon import Replay
 
@@ -37,6 +38,7 @@ class TrainRequest:
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
     threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
         may depend on it (`kernels/threads.py`).
+    track: trackers that receive the metrics besides metrics.jsonl (`tracking.BACKENDS`).
     command: the command line, recorded in the manifest.
     allow: packages from which a stored config or an override may use classes. They are imported.
     """
@@ -57,6 +59,7 @@ class TrainRequest:
     replay: Replay | None = None
     threads: int | None = None
     runs_root: Path = Path("runs")
+    track: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
 
@@ -81,6 +84,7 @@ class TrainRequest:
             raise ConfigError(f"{option('threads')} must be between 1 and {MOST_THREADS}, got {self.threads}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
+        require_backends(self.track)
 
     @property
     def packages(self) -> tuple[str, ...]:

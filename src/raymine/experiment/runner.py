@@ -20,10 +20,12 @@ from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
+from raymine.rundir.compare import flattened
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
+from raymine.tracking import RunDescription, SinkThread, make_sink
 
 from .drive import Limits
 from .guard import ImageGuard
@@ -38,6 +40,7 @@ from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_da
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
 from .stopwatch import Stopwatch
+from .tracker import Tracker
 
 WarmUp = Callable[[Engine], None]
 
@@ -287,11 +290,14 @@ def _train_in(
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     manifest_writer = ManifestWriter(run, request.command, watch)
     journal: Journal | None = None
+    tracker: Tracker | None = None
     try:
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         manifest_writer.begin(state.step, restored.loop, describe_environment(device))
+        tracker = _tracker(run, work, request, state.step, Observers([journal, observer]).on_event)
+        observer = Observers([observer, tracker])
         setup = LoopSetup(
             run=run,
             state=state,
@@ -326,9 +332,17 @@ def _train_in(
         manifest_writer.fail(error)
         raise
     finally:
+        if tracker is not None:
+            tracker.close(state.step)
         if journal is not None:
             journal.close()
         register(run.path)
+
+
+def _tracker(run: RunDir, work: _Work, request: TrainRequest, step: int, tell: Callable[[Event], None]) -> Tracker:
+    config = work.prepared.config
+    described = RunDescription(run.path.absolute(), config.scene, config.recipe, flattened(config.to_json()), step)
+    return Tracker([SinkThread(name, make_sink(name, described)) for name in request.track], tell)
 
 
 def _pose_watch(work: _Work) -> PoseWatch | None:
