@@ -33,6 +33,7 @@ from .doctor import Doctor
 from .evaluate import Evaluate
 from .flags import flags_of, require_valid
 from .render import Render
+from .reproduce import Reproduce
 from .runs import Runs
 from .train import Train
 
@@ -48,6 +49,7 @@ _COMMANDS: dict[str, type] = {
     "eval": Evaluate,
     "render": Render,
     "runs": Runs,
+    "reproduce": Reproduce,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},
     "doctor": Doctor,
 }

@@ -26,6 +26,7 @@ class TrainRequest:
     scene: a scene folder, or "builtin".
     recipe: a registered name, `package.module:function` (which is then imported), a function (scene, device) ->
         TrainConfig, or a TrainConfig. "auto" is the recipe of a resumed run, or the one that suits the scene.
+    recipe_name: the name under which a TrainConfig is recorded.
     out: the run folder; None uses the next free `<runs_root>/<scene>-<recipe>-<n>`.
     resume: continue the run in `out`.
     steps, max_seconds: the limit; give at most one. Without either, the recipe's own number of steps is the limit.
@@ -45,6 +46,7 @@ class TrainRequest:
 
     scene: str | Path
     recipe: AnyRecipe = AUTO
+    recipe_name: str = ""
     out: Path | None = None
     resume: bool = False
     steps: int | None = None
