@@ -28,7 +28,7 @@ LAYERS = [
     {"evaluate", "checkpoint", "metrics_log", "tracking", "monitor", "export", "recipes"},
     {"rundir"},
     {"experiment"},
-    {"bench", "compat"},
+    {"bench", "compat", "pipeline"},
     {"_arguments"},
     {"api", "cli"},
 ]

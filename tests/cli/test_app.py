@@ -25,11 +25,27 @@ def test_help_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip().endswith("0 []")
-    for name in ("demo", "check", "train", "eval", "render", "runs", "reproduce", "bench", "doctor"):
+    for name in (
+        "demo",
+        "check",
+        "train",
+        "eval",
+        "render",
+        "runs",
+        "reproduce",
+        "pipeline",
+        "pack",
+        "verify",
+        "bench",
+        "doctor",
+    ):
         assert name in done.stdout
 
 
-@pytest.mark.parametrize("name", ["demo", "check", "train", "eval", "render", "runs", "reproduce", "bench", "doctor"])
+@pytest.mark.parametrize(
+    "name",
+    ["demo", "check", "train", "eval", "render", "runs", "reproduce", "pipeline", "pack", "verify", "bench", "doctor"],
+)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -50,7 +66,7 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
     assert out == ""
     assert err == (
         "error: there is no command `trian`. Did you mean `train`?\n"
-        "Commands: demo, check, train, eval, render, runs, reproduce, bench, doctor.\n"
+        "Commands: demo, check, train, eval, render, runs, reproduce, pipeline, pack, verify, bench, doctor.\n"
     )
 
 
