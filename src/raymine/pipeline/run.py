@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
@@ -56,7 +56,6 @@ class _Running:
     place: Place
     process: subprocess.Popen[bytes]
     started: float
-    files: tuple[IO[bytes], IO[bytes]]
 
 
 @dataclass(frozen=True)
@@ -196,21 +195,21 @@ class _Runner:
             words = ["raymine", *task.stage.command(site), *flags(task)]
             folder = self._pipeline.file.absolute().parent
         task.log.parent.mkdir(parents=True, exist_ok=True)
-        files = open(task.log.with_suffix(".out"), "wb"), open(task.log, "ab")  # noqa: SIM115 (closed in `_end`)
         command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
-        files[1].write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
-        files[1].flush()
-        # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=files[0],
-            stderr=files[1],
-            cwd=folder,
-            env={**os.environ, **place.environment},
-            start_new_session=True,
-        )
-        self._running.append(_Running(task, place, process, time.monotonic(), files))
+        with open(task.log.with_suffix(".out"), "wb") as printed, open(task.log, "ab") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
+            log.flush()
+            # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, **place.environment},
+                start_new_session=True,
+            )
+        self._running.append(_Running(task, place, process, time.monotonic()))
         again = f", attempt {progress.attempts}" if progress.attempts > 1 else ""
         self._tell(f"{task.scene.name}: {task.name} started on {place.name}{again}, because {progress.why}")
 
@@ -224,8 +223,6 @@ class _Runner:
     def _end(self, running: _Running) -> None:
         self._running.remove(running)
         self._free.insert(0, running.place)
-        for file in running.files:
-            file.close()
         task, progress, code = running.task, self._of(running.task), running.process.returncode
         progress.seconds += time.monotonic() - running.started
         label = f"{task.scene.name}: {task.name}"
