@@ -19,7 +19,7 @@ LAYERS = [
     {"errors", "_version"},
     {"kernels"},
     {"contracts", "files", "machine", "progress_bar", "run_files", "terminal"},
-    {"cameras", "pictures", "workers"},
+    {"caches", "cameras", "pictures", "workers"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"step"},

@@ -44,7 +44,21 @@ def test_help_imports_no_heavy_package() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["demo", "check", "train", "eval", "render", "runs", "reproduce", "pipeline", "pack", "verify", "bench", "doctor"],
+    [
+        "demo",
+        "check",
+        "train",
+        "eval",
+        "render",
+        "runs",
+        "reproduce",
+        "pipeline",
+        "pack",
+        "verify",
+        "cache",
+        "bench",
+        "doctor",
+    ],
 )
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
@@ -66,7 +80,7 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
     assert out == ""
     assert err == (
         "error: there is no command `trian`. Did you mean `train`?\n"
-        "Commands: demo, check, train, eval, render, runs, reproduce, pipeline, pack, verify, bench, doctor.\n"
+        "Commands: demo, check, train, eval, render, runs, reproduce, pipeline, pack, verify, cache, bench, doctor.\n"
     )
 
 

@@ -27,6 +27,7 @@ from raymine.files import expanded
 from raymine.terminal import discard, guarded_streams
 
 from .bench import BENCHMARKS, Bench
+from .cache import Cache
 from .check import Check
 from .demo import Demo
 from .doctor import Doctor
@@ -56,6 +57,7 @@ COMMANDS: dict[str, type] = {
     "pipeline": Pipeline,
     "pack": Pack,
     "verify": Verify,
+    "cache": Cache,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},
     "doctor": Doctor,
 }
