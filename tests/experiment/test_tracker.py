@@ -54,7 +54,7 @@ def test_hanging_tracker_leaves_the_run_as_it_is_and_warns_once(
     scene = write_scene(tmp_path / "scene")
     train(request(scene, tmp_path / "plain"))
     monkeypatch.setattr(
-        "raymine.experiment.runner.SinkThread", lambda name, make: tracking.SinkThread(name, make, patience=0.2)
+        "raymine.experiment.companions.SinkThread", lambda name, make: tracking.SinkThread(name, make, patience=0.2)
     )
     use(monkeypatch, Hanging())
     started = time.perf_counter()

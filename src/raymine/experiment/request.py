@@ -40,6 +40,7 @@ class TrainRequest:
     threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
         may depend on it (`kernels/threads.py`).
     track: trackers that receive the metrics besides metrics.jsonl (`tracking.BACKENDS`).
+    profile: write a profiler trace of a few steps to the folder `profile` of the run.
     command: the command line, recorded in the manifest.
     allow: packages from which a stored config or an override may use classes. They are imported.
     """
@@ -62,6 +63,7 @@ class TrainRequest:
     threads: int | None = None
     runs_root: Path = Path("runs")
     track: tuple[str, ...] = ()
+    profile: bool = False
     command: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
 

@@ -20,13 +20,13 @@ from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
-from raymine.rundir.compare import flattened
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
+from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
-from raymine.tracking import RunDescription, SinkThread, make_sink
 
+from .companions import Companions
 from .drive import Limits
 from .guard import ImageGuard
 from .journal import Journal
@@ -40,7 +40,6 @@ from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_da
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
 from .stopwatch import Stopwatch
-from .tracker import Tracker
 
 WarmUp = Callable[[Engine], None]
 
@@ -133,8 +132,7 @@ class _Work:
 
     prepared: Prepared
     data: TrainData
-    image_digest: str
-    image_digests: dict[str, str]
+    bank: ImageBank
     state: TrainState
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
@@ -179,7 +177,7 @@ def _make_ready(
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
-    return _Work(prepared, loaded.train, loaded.bank.digest, loaded.bank.digests, state, engine, evaluate, guard)
+    return _Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard)
 
 
 def _too_short_to_judge(config: RunConfig) -> bool:
@@ -213,7 +211,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         name="",
         scene=config.scene,
         scene_digest=prepared.digest,
-        image_digest=work.image_digest,
+        image_digest=work.bank.digest,
         recipe=config.recipe,
         seed=config.seed,
         status="running",
@@ -222,7 +220,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
     run = RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
-    run.write_images(work.image_digests)
+    run.write_images(work.bank.digests)
     return run
 
 
@@ -246,7 +244,7 @@ def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> Non
 
 
 def _require_same_images(run: RunDir, work: _Work) -> None:
-    if run.read_manifest().image_digest != work.image_digest:
+    if run.read_manifest().image_digest != work.bank.digest:
         raise RunError(
             f"The images of the scene have changed since {run.path} was started.",
             hint=f"Put the old images back, or train anew with another {option('out')}.",
@@ -290,18 +288,27 @@ def _train_in(
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     manifest_writer = ManifestWriter(run, request.command, watch)
     journal: Journal | None = None
-    tracker: Tracker | None = None
+    beside: Companions | None = None
     try:
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         manifest_writer.begin(state.step, restored.loop, describe_environment(device))
-        tracker = _tracker(run, work, request, state.step, Observers([journal, observer]).on_event)
-        observer = Observers([observer, tracker])
+        beside = Companions(
+            run,
+            config,
+            request,
+            state.step,
+            work.engine.advance,
+            lambda: work.bank.waited,
+            device,
+            Observers([journal, observer]),
+        )
+        observer = Observers([observer, beside.observer])
         setup = LoopSetup(
             run=run,
             state=state,
-            advance=work.engine.advance,
+            advance=beside.advance,
             renderer=work.engine.renderer,
             fresh=lambda: create_state(config.train, work.data, seed=config.seed, device=device),
             schedule=config.schedule,
@@ -332,17 +339,11 @@ def _train_in(
         manifest_writer.fail(error)
         raise
     finally:
-        if tracker is not None:
-            tracker.close(state.step)
+        if beside is not None:
+            beside.close(state.step)
         if journal is not None:
             journal.close()
         register(run.path)
-
-
-def _tracker(run: RunDir, work: _Work, request: TrainRequest, step: int, tell: Callable[[Event], None]) -> Tracker:
-    config = work.prepared.config
-    described = RunDescription(run.path.absolute(), config.scene, config.recipe, flattened(config.to_json()), step)
-    return Tracker([SinkThread(name, make_sink(name, described)) for name in request.track], tell)
 
 
 def _pose_watch(work: _Work) -> PoseWatch | None:
