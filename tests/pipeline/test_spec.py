@@ -50,7 +50,7 @@ def test_options_of_a_scene_go_over_those_of_the_file(folder: Path) -> None:
         (f'{SCENE}stages = "x"\n', 2, "unknown key `stages`"),
         (f'stages = "train"\n{SCENE}', 2, "`stages` must be a list"),
         (f'stages = ["trian"]\n{SCENE}', 2, "there is no stage `trian`. Did you mean `train`?"),
-        ('[[scene]]\npath = "nowhere"\n', 3, "the scene nowhere does not exist"),
+        ('[[scene]]\npath = "nowhere"\n', 3, "the scene nowhere does not exist: /"),
         ('[[scene]]\nname = "x"\n', 2, "needs `path`"),
         (SCENE + SCENE, 2, "two scenes have the name `scene`"),
         ('[[scene]]\npath = "scene"\nname = "../x"\n', 2, "must be a folder name"),
@@ -80,6 +80,17 @@ def test_wrong_files_are_refused_in_a_sentence(
     assert err.startswith("error: p.toml") or err.startswith("error: The pipeline file p.toml")
     assert words in err
     assert sorted(path.name for path in folder.iterdir()) == ["p.toml", "scene"], "nothing is made"
+
+
+def test_root_and_only_choose_the_scenes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "data/lego").mkdir(parents=True)
+    path = write('root = "nowhere"\n[[scene]]\npath = "lego"\n[[scene]]\npath = "chair"\n')
+    (scene,) = load_pipeline(path, root=Path("data"), only=["lego"]).scenes
+    assert scene.path == str(folder / "data/lego")
+    assert main(["pipeline", "p.toml", "--root", "data"]) == 3
+    assert "the scene chair does not exist" in capsys.readouterr().err
+    assert main(["pipeline", "p.toml", "--only", "char"]) == 2
+    assert "p.toml has no scene `char`. Did you mean `chair`?" in capsys.readouterr().err
 
 
 def test_stage_without_a_command_is_named(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -31,6 +31,10 @@ class Pipeline:
     """Only say what would run, and why."""
     jobs: int | None = None
     """Stages that run at the same time. One for each GPU if not given; on a CPU one."""
+    root: Path | None = None
+    """Folder of the scenes, instead of the one that the file names."""
+    only: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Only this scene of the file. Repeat it for more."""
     out: Path | None = None
     """Folder of the results, instead of the one that the file names."""
     json: bool = False
@@ -44,7 +48,7 @@ class Pipeline:
 
         if self.jobs is not None and not 1 <= self.jobs <= 256:
             raise ConfigError(f"--jobs must be between 1 and 256, got {self.jobs}.")
-        pipeline = load_pipeline(self.file)
+        pipeline = load_pipeline(self.file, root=self.root, only=self.only)
         if self.out is not None:
             pipeline = dataclasses.replace(pipeline, out=self.out.absolute())
         tasks = plan(pipeline)

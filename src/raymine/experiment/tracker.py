@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from raymine.tracking import SinkThread
 
@@ -48,7 +48,7 @@ class Tracker(SilentObserver):
             sink.close()
         self._warn(sinks, step)
 
-    def _send(self, step: int, values: dict[str, float | None]) -> None:
+    def _send(self, step: int, values: Mapping[str, float | None]) -> None:
         known = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
         for sink in self._sinks:
             sink.offer(step, known)

@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 _LARGEST = 1 << 20
-_TOP = ("out", "stages", "jobs", "retries", "backoff", "code", "scene", "stage")
+_TOP = ("out", "root", "stages", "jobs", "retries", "backoff", "code", "scene", "stage")
 _SCENE = ("path", "photos", "name", "downscale")
 
 
@@ -58,8 +58,12 @@ class Pipeline:
     own: tuple[OwnStage, ...] = ()
 
 
-def load_pipeline(path: Path) -> Pipeline:
-    """Read a pipeline file. `ConfigError` for what is wrong in it, `SceneError` for a scene that does not exist."""
+def load_pipeline(path: Path, *, root: Path | None = None, only: Collection[str] = ()) -> Pipeline:
+    """Read a pipeline file. `ConfigError` for what is wrong in it, `SceneError` for a scene that does not exist.
+
+    root: the folder of the scenes, instead of the one that the file names. only: names of the scenes to take; empty is
+    all of them.
+    """
     try:
         data = tomllib.loads(read_file(path, largest=_LARGEST).decode())
     except UnreadableFile as error:
@@ -78,11 +82,18 @@ def load_pipeline(path: Path) -> Pipeline:
     entries = _tables(path, data, "scene")
     if not entries:
         raise ConfigError(f"{path} names no scene.", hint='Add [[scene]] with path = "...".')
-    scenes = tuple(_scene(path, entry, here, shared) for entry in entries)
-    names = [scene.name for scene in scenes]
+    home = _path(path, "root", data.get("root", str(here)), here) if root is None else root.absolute()
+    names = [_scene_name(path, entry) for entry in entries]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{path}: two scenes have the name `{name}`.", hint="Give one of them a `name`.")
+    for name in only:
+        if name not in names:
+            raise ConfigError(
+                f"{path} has no scene `{name}`.{did_you_mean(name, names)}", hint=f"Scenes: {', '.join(names)}."
+            )
+    chosen = [entry for entry, name in zip(entries, names, strict=True) if not only or name in only]
+    scenes = tuple(_scene(path, entry, home, shared) for entry in chosen)
     _require_no_cycle(path, own)
     code = data.get("code", "source")
     if code not in ("source", "version"):
@@ -100,17 +111,26 @@ def load_pipeline(path: Path) -> Pipeline:
     )
 
 
-def _scene(path: Path, entry: dict[str, Any], here: Path, shared: Mapping[str, Mapping[str, JSON]]) -> SceneSpec:
+def _scene_name(path: Path, entry: dict[str, Any]) -> str:
     _require_known(path, "a scene", entry, (*_SCENE, *STAGES))
     if ("path" in entry) == ("photos" in entry):
         raise ConfigError(f"{path}: a scene needs `path` (a scene folder) or `photos` (for the stage `ingest`).")
     given = _text(path, "photos" if "photos" in entry else "path", entry)
-    place = given if given == "builtin" else str((here / expanded(given)).resolve())
-    if place != "builtin" and not Path(place).exists():
-        raise SceneError(f"{path}: the scene {given} does not exist ({place}).", hint="Paths are relative to the file.")
-    name = _text(path, "name", entry) if "name" in entry else Path(place).name
+    name = _text(path, "name", entry) if "name" in entry else expanded(given).name
     if not name or name.startswith(".") or "/" in name or "\\" in name:
-        raise ConfigError(f"{path}: `name` of a scene must be a folder name, got {name!r}.")
+        raise ConfigError(f"{path}: `name` of a scene must be a folder name, got {name!r}.", hint="Give it a `name`.")
+    return name
+
+
+def _scene(path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, Mapping[str, JSON]]) -> SceneSpec:
+    name = _scene_name(path, entry)
+    given = _text(path, "photos" if "photos" in entry else "path", entry)
+    place = given if given == "builtin" else str((root / expanded(given)).resolve())
+    if place != "builtin" and not Path(place).exists():
+        raise SceneError(
+            f"{path}: the scene {name} does not exist: {place}.",
+            hint="Give the folder of the scenes with --root, or leave scenes out with --only.",
+        )
     own = {stage: _options(path, stage, entry[stage]) for stage in STAGES if stage in entry}
     options = {stage: {**shared.get(stage, {}), **own.get(stage, {})} for stage in STAGES}
     downscale = int(_number(path, entry, "downscale", 1, 1, 64))
