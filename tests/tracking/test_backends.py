@@ -60,6 +60,42 @@ def test_trackio_gets_the_run_its_rows_and_its_end(monkeypatch: pytest.MonkeyPat
     assert [name for name, _ in module.calls] == ["init", "log", "finish"]
 
 
+def test_mlflow_gets_parameters_metrics_and_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    class Client:
+        def __init__(self, **places: str) -> None:
+            calls.append(("places", tuple(places.values())))
+
+        def get_experiment_by_name(self, name: str) -> None:
+            return None
+
+        def create_run(self, *args: object, **options: object) -> Any:
+            return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r"))
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **options: calls.append((name, args))
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setitem(sys.modules, "mlflow", types.ModuleType("mlflow"))
+    tracking = types.ModuleType("mlflow.tracking")
+    tracking.MlflowClient = Client  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", tracking)
+    monkeypatch.chdir(tmp_path)
+    thread = SinkThread("mlflow", make_sink("mlflow", described(tmp_path)))
+    thread.offer(7, {"train/psnr": 20.0})
+    thread.close()
+    assert thread.problem == ""
+    assert calls == [
+        ("places", ((tmp_path / "mlruns").as_uri(),) * 2),
+        ("create_experiment", ("raymine",)),
+        ("log_param", ("r", "seed", "3")),
+        ("log_metric", ("r", "train/psnr", 20.0)),
+        ("set_terminated", ("r",)),
+    ]
+
+
 def test_unknown_and_missing_trackers_are_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="Did you mean `tensorboard`"):
         require_backends(["tensorbord"])

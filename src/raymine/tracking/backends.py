@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +49,15 @@ class TrackioSink:
         self._trackio: Any = trackio
         name = run.folder.name
         config = {key: str(value) for key, value in run.settings.items()}
-        trackio.init(project=f"raymine-{Path(run.scene).name}", name=name, config=config, resume="allow", embed=False)
+        trackio.init(
+            project=f"raymine-{Path(run.scene).name}",
+            name=name,
+            config=config,
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
 
     def write(self, step: int, values: dict[str, float]) -> None:
         self._trackio.log(dict(values), step=step)
@@ -61,9 +70,14 @@ class MlflowSink:
     """Logs to the experiment `raymine` of MLflow, at MLFLOW_TRACKING_URI or in ./mlruns."""
 
     def __init__(self, run: RunDescription) -> None:
+        here = None
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            # The small package of MLflow has no database. It writes files if it is told that this is meant.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            here = (Path.cwd() / "mlruns").as_uri()
         from mlflow.tracking import MlflowClient
 
-        self._client: Any = MlflowClient()
+        self._client: Any = MlflowClient(tracking_uri=here, registry_uri=here)
         found = self._client.get_experiment_by_name("raymine")
         experiment = self._client.create_experiment("raymine") if found is None else found.experiment_id
         started = self._client.create_run(experiment, run_name=run.folder.name)
