@@ -33,6 +33,13 @@ def test_settings_that_differ_come_first_and_what_changed_is_named(tmp_path: Pat
     assert {each.what for each in found.origins} == {"code (commit)", "package torch", "seed", "image b.png"}
 
 
+def test_many_changed_images_are_counted(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a", {}), make(tmp_path / "b", {})
+    for path, digest in ((first, "1"), (second, "2")):
+        (path / "images.json").write_text(json.dumps({f"{i}.png": digest for i in range(9)}))
+    assert [each.what for each in compare_runs(first, second).origins] == ["9 images, 0.png first"]
+
+
 def test_a_folder_without_a_config_compares_as_empty(tmp_path: Path) -> None:
     first = make(tmp_path / "a", {"seed": 0})
     second = make(tmp_path / "b", {"seed": 0})

@@ -109,13 +109,8 @@ def _print(found: Reproduction) -> None:
     names = (str(found.run), str(found.rerun))
     rows = [("step", str(found.step), str(found.rerun_step))]
     rows += [(s.what, output.number(s.first, 4), output.number(s.second, 4)) for s in found.scores]
-    rows += [(each.what, _short(each.first), _short(each.second)) for each in found.origins]
+    rows += [(each.what, *(output.shortened(str(v)) for v in (each.first, each.second))) for each in found.origins]
     output.results().print(output.table("", ("", *names), rows))
     if found.tensors:
         shown = [(t.name, "other shape" if t.largest is None else f"{t.largest:.3g}") for t in found.tensors[:10]]
         output.results().print(output.table("tensors that differ", ("tensor", "largest difference"), shown))
-
-
-def _short(value: object) -> str:
-    text = "-" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:12]}..."

@@ -239,4 +239,4 @@ def _print_comparison(found: Comparison) -> None:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return "-" if value is None else str(value)
+    return "-" if value is None else output.shortened(str(value))

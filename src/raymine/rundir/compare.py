@@ -10,6 +10,8 @@ from raymine.run_files import CONFIG, IMAGES, MANIFEST
 
 from .summary import RunSummary, summarise_run
 
+_NAMED = 5
+"""Images that are named one by one; of more, the number is told."""
 _NOT_SETTINGS = ("schema", "earlier_digests")
 _SCORES = (
     "status",
@@ -60,7 +62,11 @@ def compare_runs(first: Path, second: Path) -> Comparison:
 def origins(first: Path, second: Path) -> tuple[Difference, ...]:
     """What differs in code, packages, device, threads, scene and images, one entry each; () if nothing does."""
     found = [each for each in _differences(_origin(first), _origin(second)) if not each.same]
-    images = [each for each in _differences(_images(first), _images(second)) if not each.same]
+    recorded = _images(first), _images(second)
+    images = [each for each in _differences(*recorded) if not each.same]
+    if len(images) > _NAMED:
+        counts = [f"{len(each)} images" for each in recorded]
+        images = [Difference(f"{len(images)} images, {images[0].what.removeprefix('image ')} first", *counts)]
     return (*found, *images)
 
 
