@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import raymine
 from raymine import tracking
+from raymine.errors import ConfigError
 from raymine.experiment import train
 from raymine.metrics_log import read_rows
 from raymine.tracking.backends import Backend
@@ -67,3 +69,9 @@ def test_hanging_tracker_leaves_the_run_as_it_is_and_warns_once(
     ]
     a, b = (deterministic(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("plain", "run"))
     assert a == b
+
+
+def test_python_takes_the_same_names_and_refuses_others(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`track='tensorbord'`: there is no such tracker\. Did you mean"):
+        raymine.train(write_scene(tmp_path / "scene"), track="tensorbord", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -109,8 +109,12 @@ def _print(found: Reproduction) -> None:
     names = (str(found.run), str(found.rerun))
     rows = [("step", str(found.step), str(found.rerun_step))]
     rows += [(s.what, output.number(s.first, 4), output.number(s.second, 4)) for s in found.scores]
-    rows += [(each.what, *(output.shortened(str(v)) for v in (each.first, each.second))) for each in found.origins]
+    rows += [(each.what, _cell(each.first), _cell(each.second)) for each in found.origins]
     output.results().print(output.table("", ("", *names), rows))
     if found.tensors:
         shown = [(t.name, "other shape" if t.largest is None else f"{t.largest:.3g}") for t in found.tensors[:10]]
         output.results().print(output.table("tensors that differ", ("tensor", "largest difference"), shown))
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else output.shortened(str(value))
