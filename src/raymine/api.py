@@ -80,6 +80,8 @@ def train(
     hold_out: int = 0,
     leave_out: Sequence[str] = (),
     threads: int | None = None,
+    track: str | Sequence[str] = (),
+    profile: bool = False,
     overrides: Mapping[str, Any] | None = None,
     progress: bool = True,
     allow: str | Collection[str] = (),
@@ -104,6 +106,8 @@ def train(
     hold_out: take this many training views out of training; only they may select a best checkpoint.
     leave_out: names of training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
+    track: programs that receive the metrics too: "tensorboard", "trackio" or "mlflow".
+    profile: write a profiler trace of a few steps to the folder `profile` of the run.
     overrides: settings of the recipe's config to replace, by dotted name.
     progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
     allow: packages from which the config may use classes. They are imported, which runs their code.
@@ -136,6 +140,8 @@ def train(
                 depth_loss=number(depth_loss, "depth_loss"),
                 distortion=None if distortion is None else number(distortion, "distortion"),
             ),
+            track=(track,) if isinstance(track, str) else tuple(str(name) for name in track),
+            profile=bool(profile),
             overrides={
                 **({} if mining is None else policy_overrides(str(mining))),
                 **({} if pixels is None else {"pixels.policy": pixels}),

@@ -59,6 +59,12 @@ def expanded(path: str | Path) -> Path:
         return Path(path)
 
 
+def cache_path() -> Path:
+    """The path of the cache folder: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It may not exist."""
+    chosen = os.environ.get("RAYMINE_CACHE", "").strip() or "~/.cache/raymine"
+    return expanded(chosen).absolute()
+
+
 def obstacle(path: Path, *, folder: bool) -> str | None:
     """Why `path` cannot become a folder, or with `folder` False a file; None if nothing is in the way.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,16 @@ def cores() -> int:
 def free_memory() -> int:
     """Bytes of main memory that are free, within the limit of a container."""
     return min(int(psutil.virtual_memory().available), _container_bytes())
+
+
+def peak_memory() -> int | None:
+    """The most bytes of main memory that this process has held at once; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    # Linux counts in units of 1024 bytes, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _container_bytes() -> int:

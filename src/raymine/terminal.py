@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
@@ -81,7 +82,17 @@ class Messages(_Stream):
 
 
 class Results(_Stream):
-    """stdout: what cannot be written is a `ResourceError`; a reader that has gone stays a `BrokenPipeError`."""
+    """stdout: what cannot be written is a `ResourceError`; a reader that has gone stays a `BrokenPipeError`.
+
+    What other threads print goes to stderr: packages that run beside a command must not mix into its results.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__(stream)
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return super().write(text) if threading.get_ident() == self._thread else sys.stderr.write(text)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, BrokenPipeError):

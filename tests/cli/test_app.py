@@ -25,11 +25,41 @@ def test_help_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip().endswith("0 []")
-    for name in ("demo", "check", "train", "eval", "render", "runs", "bench", "doctor"):
+    for name in (
+        "demo",
+        "check",
+        "train",
+        "eval",
+        "render",
+        "runs",
+        "reproduce",
+        "pipeline",
+        "pack",
+        "verify",
+        "bench",
+        "doctor",
+    ):
         assert name in done.stdout
 
 
-@pytest.mark.parametrize("name", ["demo", "check", "train", "eval", "render", "runs", "bench", "doctor"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo",
+        "check",
+        "train",
+        "eval",
+        "render",
+        "runs",
+        "reproduce",
+        "pipeline",
+        "pack",
+        "verify",
+        "cache",
+        "bench",
+        "doctor",
+    ],
+)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out

@@ -37,3 +37,9 @@ def test_narrow_table_does_not_wrap_numbers() -> None:
     assert "29.83" in text.getvalue()
     assert "11.40" in text.getvalue()
     assert max(map(len, text.getvalue().splitlines())) <= 36
+
+
+def test_digests_are_shortened_and_other_words_are_not() -> None:
+    assert cli_output.shortened("a" * 64) == "a" * 12
+    assert cli_output.shortened("0" * 40 + "-dirty") == "0" * 12 + "-dirty"
+    assert cli_output.shortened("/data/lego, 123456") == "/data/lego, 123456"

@@ -14,7 +14,7 @@ from raymine.config import Every, Schedule
 from raymine.errors import TrainingError
 from raymine.experiment.horizon import MOMENTS, Replay, estimate, moment_passed
 from raymine.experiment.observers import EvalInfo, Event, SilentObserver, StepInfo
-from raymine.tracking import read_rows
+from raymine.metrics_log import read_rows
 from support.fake_training import FakeState, Options, assert_same_state, deterministic, score, train
 
 

@@ -13,7 +13,7 @@ from raymine import checkpoint
 from raymine.experiment import TrainRequest
 from raymine.experiment import train as train_run
 from raymine.files import is_temp
-from raymine.tracking import read_rows
+from raymine.metrics_log import read_rows
 from support.disc_scene import write_scene
 from support.fake_training import FakeState, assert_same_state, deterministic, train
 from support.killed_run import KILLS, TINY, options

@@ -11,10 +11,10 @@ from raymine import checkpoint
 from raymine.config import Every, Schedule
 from raymine.contracts import Renderer
 from raymine.experiment import LiveRun, Observers, SilentObserver, runner, train
+from raymine.metrics_log import read_rows
 from raymine.rays import rays_for_camera
 from raymine.scenes import load_scene
 from raymine.step import TrainData, TrainState
-from raymine.tracking import read_rows
 from support import fake_training
 from support.disc_scene import write_scene
 from support.fake_training import Options, assert_same_state, deterministic

@@ -13,10 +13,10 @@ import torch
 from raymine.errors import ConfigError
 from raymine.experiment import load_run, train
 from raymine.experiment.pose_watch import PoseWatch, fitting_warnings, in_words
+from raymine.metrics_log import read_rows
 from raymine.step import create_state
 from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
-from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.killed_run import TINY
 from support.runs import StopAt, request

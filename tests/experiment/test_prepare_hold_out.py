@@ -16,9 +16,9 @@ from raymine.cli import main
 from raymine.errors import ConfigError
 from raymine.experiment import load_run, train
 from raymine.experiment.prepare import split_training
+from raymine.metrics_log import read_rows
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene
-from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.runs import StopAt, request
 

@@ -26,9 +26,9 @@ from raymine.experiment import (
     runner,
     train,
 )
+from raymine.metrics_log import read_rows
 from raymine.rundir import RunDir, list_runs, summarise_run
 from raymine.step import TrainConfig
-from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.fake_training import deterministic
 from support.killed_run import TINY

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 
+import pytest
+
 from raymine import checkpoint
-from raymine.rundir import list_runs, summarise_run
+from raymine.errors import RunError
+from raymine.rundir import RunDir, index, list_runs, register, summarise_run
+from raymine.rundir.index import find_run, list_all, rebuild
+from raymine.rundir.store import IndexFile, Row
 from support.fake_training import manifest
 from support.runs import create_run
 
@@ -43,3 +51,89 @@ def test_summary_has_the_psnr_fields_of_the_manifest(tmp_path: Path) -> None:
         run.write_manifest(manifest(status="finished", **dict(zip(names, values, strict=True))))
     found = summarise_run(tmp_path / "run")
     assert tuple(getattr(found, name) for name in names) == values
+
+
+def finished(path: Path, **changes: object) -> Path:
+    with create_run(path) as run:
+        run.write_manifest(manifest(**{"status": "finished", **changes}))
+    return path
+
+
+def test_registered_run_is_listed_from_the_index_until_its_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, run = IndexFile(tmp_path / "cache"), finished(tmp_path / "runs/a", step=3)
+    assert register(run, own) == ""
+    read: list[Path] = []
+    monkeypatch.setattr(index, "summarise_run", lambda path: read.append(path) or summarise_run(path))
+    assert [found.step for found in list_runs(tmp_path / "runs", own)] == [3]
+    assert read == []
+    with RunDir.open_locked(run) as changed:
+        changed.write_manifest(manifest(status="finished", step=4))
+    assert [found.step for found in list_runs(tmp_path / "runs", own)] == [4]
+    assert read == [run]
+
+
+def test_deleted_and_damaged_index_is_filled_again_from_the_folders(tmp_path: Path) -> None:
+    own = IndexFile(tmp_path / "cache")
+    for name in ("a", "b"):
+        assert register(finished(tmp_path / "runs" / name), own) == ""
+    own.path.unlink()
+    assert [run.name for run in list_all(own)] == ["a", "b"]
+    own.path.write_bytes(b"\0" * 5000)
+    assert [run.name for run in list_all(own)] == ["a", "b"]
+    assert len(own.rows()) == 2
+    shutil.rmtree(tmp_path / "runs/a")
+    assert [run.name for run in list_all(own)] == ["b"]
+    assert len(own.rows()) == 1
+
+
+def test_rebuild_reads_every_folder_again(tmp_path: Path) -> None:
+    own = IndexFile(tmp_path / "cache")
+    finished(tmp_path / "runs/a")
+    own.put([Row("/nowhere", "s", "{}")])
+    assert [run.name for run in rebuild([tmp_path / "runs"], own)] == ["a"]
+    assert [row.path for row in own.rows()] == [str(tmp_path / "runs/a")]
+
+
+def test_index_that_cannot_be_written_is_reported_and_not_needed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    own, run = IndexFile(tmp_path / "file"), finished(tmp_path / "runs/a")
+    assert "could not be written" in register(run, own)
+    assert [found.name for found in list_runs(tmp_path / "runs", own)] == ["a"]
+
+
+def test_find_run_takes_a_path_a_name_in_the_root_or_a_unique_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
+    first, second = finished(tmp_path / "x/a"), finished(tmp_path / "y/b")
+    for run in (
+        first,
+        second,
+        finished(tmp_path / "z/b2"),
+        finished(tmp_path / "x/twin"),
+        finished(tmp_path / "y/twin"),
+    ):
+        register(run)
+    assert find_run(str(first), tmp_path) == first
+    assert find_run("a", tmp_path / "x") == first
+    assert find_run("b", tmp_path / "x") == second
+    with pytest.raises(RunError, match="2 runs have the name twin"):
+        find_run("twin", tmp_path)
+    with pytest.raises(RunError, match=r"no run b22\. Did you mean `b2`"):
+        find_run("b22", tmp_path)
+
+
+def test_evaluation_counts_until_a_later_checkpoint_is_saved(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", test_psnr=20.0)
+    assert (summarise_run(run).psnr, summarise_run(run).protocol) == (20.0, "quick")
+    checkpoint.save(run / "checkpoints", 1, {}, {}, {})
+    (run / "eval").mkdir()
+    (run / "eval/metrics.json").write_text(json.dumps({"psnr": 30.0, "ssim": 0.5, "protocol": {"digest": "abc"}}))
+    found = summarise_run(run)
+    assert (found.psnr, found.eval_ssim, found.protocol) == (30.0, 0.5, "abc")
+    (run / "eval/metrics.json").write_text(json.dumps({"psnr": 30.0}))
+    assert summarise_run(run).protocol == "unrecorded"
+    os.utime(run / "eval/metrics.json", (1, 1))
+    assert summarise_run(run).eval_psnr is None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +35,11 @@ from raymine.files import (
     resource_error,
     write_json,
 )
+from raymine.run_files import list_steps as list_steps
 
 from .tensor_file import Fingerprint, read_tensors, write_tensors
 
 FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})\.json")
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,6 @@ def load_latest(folder: Path) -> Latest | None:
             hint=f"Train again with another {option('out')}, or restore the folder from a copy.",
         )
     return None
-
-
-def list_steps(folder: Path) -> list[int]:
-    """The steps of all checkpoints, intact or damaged, ascending."""
-    try:
-        matches = [_NAME.fullmatch(name) for name in os.listdir(folder)]
-    except OSError:
-        return []
-    return sorted(int(m.group(1)) for m in matches if m)
 
 
 def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:

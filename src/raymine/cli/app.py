@@ -27,22 +27,27 @@ from raymine.files import expanded
 from raymine.terminal import discard, guarded_streams
 
 from .bench import BENCHMARKS, Bench
+from .cache import Cache
 from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .flags import flags_of, require_valid
+from .pack import Pack
+from .pipeline import Pipeline
 from .recipes import Recipes
 from .render import Render
+from .reproduce import Reproduce
 from .runs import Runs
 from .train import Train
+from .verify import Verify
 
 _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 
 Start with `raymine demo`. With photos of your own: `raymine check SCENE`, then `raymine train SCENE`. Help on one
 command: `raymine train --help`. `raymine --version` prints the version."""
 
-_COMMANDS: dict[str, type] = {
+COMMANDS: dict[str, type] = {
     "demo": Demo,
     "check": Check,
     "recipes": Recipes,
@@ -50,14 +55,19 @@ _COMMANDS: dict[str, type] = {
     "eval": Evaluate,
     "render": Render,
     "runs": Runs,
+    "reproduce": Reproduce,
+    "pipeline": Pipeline,
+    "pack": Pack,
+    "verify": Verify,
+    "cache": Cache,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},
     "doctor": Doctor,
 }
 """The dataclass of every command, by what is typed after `raymine`."""
 
-_NAMES = tuple(dict.fromkeys(name.partition(" ")[0] for name in _COMMANDS))
+_NAMES = tuple(dict.fromkeys(name.partition(" ")[0] for name in COMMANDS))
 
-_OVERVIEW = {name: _COMMANDS.get(name, Bench) for name in _NAMES}
+_OVERVIEW = {name: COMMANDS.get(name, Bench) for name in _NAMES}
 
 _SMALLER = {
     "train": "Try --downscale 2 or more. ",
@@ -133,7 +143,7 @@ def _run(arguments: list[str]) -> int:
         commands = f"Commands: {', '.join(_NAMES)}."
         if first.startswith("-"):
             meant = did_you_mean(first, ("--help", "--version"))
-            if meant and not any(first in flags_of(command) for command in _COMMANDS.values()):
+            if meant and not any(first in flags_of(command) for command in COMMANDS.values()):
                 return _fail(f"there is no option {first}.{meant}", commands, 2)
             return _fail(f"{first} stands before the command; options come after it.", commands, 2)
         return _fail(f"there is no command `{first}`.{did_you_mean(first, _NAMES)}", commands, 2)
@@ -159,9 +169,9 @@ def _require_working_folder() -> None:
 
 def _parse(name: str, arguments: list[str]) -> _Runnable | int:
     """The command to run, or an exit code if tyro has already printed help or an error."""
-    require_valid(name, arguments, _COMMANDS[name], _COMMANDS)
+    require_valid(name, arguments, COMMANDS[name], COMMANDS)
     try:
-        command: Any = tyro.cli(_COMMANDS[name], prog=f"raymine {name}", args=arguments, config=_MARKERS)
+        command: Any = tyro.cli(COMMANDS[name], prog=f"raymine {name}", args=arguments, config=_MARKERS)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     return _with_home(command)

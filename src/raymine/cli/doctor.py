@@ -21,6 +21,9 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
     ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
+    ("tensorboard", "tensorboard", "`raymine train --track tensorboard`"),
+    ("trackio", "trackio", "`raymine train --track trackio`"),
+    ("mlflow", "mlflow", "`raymine train --track mlflow`"),
 )
 
 

@@ -31,6 +31,9 @@ def flags_of(command: type) -> dict[str, Any]:
             metadata = getattr(hint, "__metadata__", ())
             aliases = [alias for each in metadata for alias in getattr(each, "aliases", None) or ()]
             plain = typing.get_args(hint)[0] if metadata else hint
+            if typing.get_origin(plain) is tuple and metadata:
+                # A repeated flag takes one value each time.
+                plain = typing.get_args(plain)[0]
             flags |= dict.fromkeys((_flag(name), *aliases), plain)
     return flags
 
@@ -42,8 +45,9 @@ def require_valid(name: str, arguments: list[str], command: type, others: Mappin
     name: the command as it is typed, such as `train`. others: all commands by name, to say which one has a flag.
     """
     flags, page, plain = flags_of(command), f"Options: raymine {name} --help", list[str]()
-    left = iter(arguments)
-    for argument in left:
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
         typed, equals, value = argument.partition("=")
         flag = typed.replace("_", "-")
         if flag in _HELP:
@@ -55,9 +59,10 @@ def require_valid(name: str, arguments: list[str], command: type, others: Mappin
             there = f" It is an option of {_listed(owners, 'and')}." if owners else _suggest(flag, flags)
             raise ConfigError(f"`raymine {name}` has no option {typed}.{there}", hint=page)
         elif flags[flag] is not bool:
-            _require_fits(
-                flag, _text(value if equals else next(left, ""), f"the value of {flag}", page), flags[flag], page
-            )
+            given = value if equals else waiting.pop(0) if waiting else ""
+            _require_fits(flag, _text(given, f"the value of {flag}", page), flags[flag], page)
+            while typing.get_origin(flags[flag]) is tuple and waiting and not waiting[0].startswith("-"):
+                _text(waiting.pop(0), f"a value of {flag}", page)
         elif equals:
             raise ConfigError(f"{flag} is a switch and takes no value, got `{value}`.", hint=page)
     _require_count(name, plain, command, page)

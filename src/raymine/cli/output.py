@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,11 @@ def progress_bar(what: str) -> Iterator[Callback]:
 def number(value: float | None, digits: int = 2) -> str:
     """A number as text for a table; a dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def shortened(text: str) -> str:
+    """Text for a table, with digests and commits in it cut to 12 digits."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
 
 
 def duration(seconds: float) -> str:

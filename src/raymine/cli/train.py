@@ -80,6 +80,10 @@ class Train:
     leave_out: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Do not train on this image: its file name, with or without the suffix, or its path in the scene folder. Repeat it
     for more images."""
+    track: tyro.conf.UseAppendAction[tuple[Literal["tensorboard", "trackio", "mlflow"], ...]] = ()
+    """Send the metrics to this program too. Repeat it for more. They are always in metrics.jsonl of the run."""
+    profile: bool = False
+    """Write a PyTorch profiler trace of a few steps, and a table of where their time goes, to `profile` in the run."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
@@ -128,6 +132,8 @@ class Train:
             },
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
+            track=self.track,
+            profile=self.profile,
         )
         result = narrated_train(request, verbose=self.verbose)
         if self.json:

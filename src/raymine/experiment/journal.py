@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from raymine.files import JSON
+from raymine.metrics_log import JsonlWriter, repair
 from raymine.rundir import RunDir
-from raymine.tracking import JsonlWriter, repair
 
 from .observers import EvalInfo, Event, SilentObserver, StartInfo, StepInfo
 from .request import RunResult

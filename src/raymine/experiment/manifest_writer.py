@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import torch
+
 from raymine.errors import RaymineError, ResourceError
+from raymine.machine import peak_memory
 from raymine.rundir import Attempt, Environment, Manifest, RunDir
 from raymine.rundir.manifest import Status, utc_now
 
@@ -68,7 +71,15 @@ class ManifestWriter:
         stages = {name: round(seconds, 3) for name, seconds in watch.stages().items()}
         first = None if watch.first_step is None else round(watch.first_step, 3)
         closed = tuple(
-            replace(attempt, ended=moment, wall=round(watch.wall, 3), first_step=first, stages=stages)
+            replace(
+                attempt,
+                ended=moment,
+                wall=round(watch.wall, 3),
+                first_step=first,
+                stages=stages,
+                peak_memory=peak_memory(),
+                peak_device_memory=torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None,
+            )
             for attempt in manifest.attempts[-1:]
         )
         return replace(manifest, ended=moment, attempts=manifest.attempts[:-1] + closed)

@@ -128,6 +128,8 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         # A recipe without a name of its own keeps the name that the run has, and so does a run of an earlier version
         # that was recorded under the name that was asked for.
         name = stored.recipe
+    if asked == recipes.CUSTOM and request.recipe_name:
+        name = request.recipe_name
     problem = amp_problem(train.amp, device)
     if problem:
         raise ConfigError(

@@ -13,6 +13,7 @@ from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
 from raymine.recipes import AUTO, AnyRecipe, packages_of
 from raymine.recipes.techniques import Techniques
+from raymine.tracking import require_backends
 
 from .horizon import Replay
 
@@ -26,6 +27,7 @@ class TrainRequest:
     scene: a scene folder, or "builtin".
     recipe: a registered name, `package.module:function` (which is then imported), a function (scene, device) ->
         TrainConfig, or a TrainConfig. "auto" is the recipe of a resumed run, or the one that suits the scene.
+    recipe_name: the name under which a TrainConfig is recorded.
     out: the run folder; None uses the next free `<runs_root>/<scene>-<recipe>-<n>`.
     resume: continue the run in `out`.
     steps, max_seconds: the limit; give at most one. Without either, the recipe's own number of steps is the limit.
@@ -40,12 +42,15 @@ class TrainRequest:
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
     threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
         may depend on it (`kernels/threads.py`).
+    track: trackers that receive the metrics besides metrics.jsonl (`tracking.BACKENDS`).
+    profile: write a profiler trace of a few steps to the folder `profile` of the run.
     command: the command line, recorded in the manifest.
     allow: packages from which a stored config or an override may use classes. They are imported.
     """
 
     scene: str | Path
     recipe: AnyRecipe = AUTO
+    recipe_name: str = ""
     out: Path | None = None
     resume: bool = False
     steps: int | None = None
@@ -62,6 +67,8 @@ class TrainRequest:
     replay: Replay | None = None
     threads: int | None = None
     runs_root: Path = Path("runs")
+    track: tuple[str, ...] = ()
+    profile: bool = False
     command: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
 
@@ -86,6 +93,7 @@ class TrainRequest:
             raise ConfigError(f"{option('threads')} must be between 1 and {MOST_THREADS}, got {self.threads}.")
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
+        require_backends(self.track)
 
     @property
     def packages(self) -> tuple[str, ...]:

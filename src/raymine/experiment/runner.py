@@ -20,12 +20,14 @@ from raymine.files import JSON
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
-from raymine.rundir import Manifest, RunDir, check_target, describe_environment
+from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
+from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
 
+from .companions import Companions
 from .drive import Limits
 from .guard import ImageGuard
 from .journal import Journal
@@ -136,7 +138,7 @@ class _Work:
 
     prepared: Prepared
     data: TrainData
-    image_digest: str
+    bank: ImageBank
     state: TrainState
     engine: Engine
     evaluate: Callable[[], QuickScore] | None
@@ -187,7 +189,7 @@ def _make_ready(
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
-    return _Work(prepared, loaded.train, loaded.bank.digest, state, engine, evaluate, guard, taken)
+    return _Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard, taken)
 
 
 def _fresh(work: _Work) -> TrainState:
@@ -230,7 +232,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         name="",
         scene=config.scene,
         scene_digest=prepared.digest,
-        image_digest=work.image_digest,
+        image_digest=work.bank.digest,
         recipe=config.recipe,
         seed=config.seed,
         status="running",
@@ -238,7 +240,9 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         environment=describe_environment(prepared.device),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
-    return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
+    run = RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
+    run.write_images(work.bank.digests)
+    return run
 
 
 def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> None:
@@ -261,7 +265,7 @@ def _require_same_run(run: RunDir, prepared: Prepared, stored: RunConfig) -> Non
 
 
 def _require_same_images(run: RunDir, work: _Work) -> None:
-    if run.read_manifest().image_digest != work.image_digest:
+    if run.read_manifest().image_digest != work.bank.digest:
         raise RunError(
             f"The images of the scene have changed since {run.path} was started.",
             hint=f"Put the old images back, or train anew with another {option('out')}.",
@@ -305,15 +309,27 @@ def _train_in(
     meta = {"recipe": config.recipe, "config": model_digest(config.to_json())}
     manifest_writer = ManifestWriter(run, request.command, watch)
     journal: Journal | None = None
+    beside: Companions | None = None
     try:
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
         manifest_writer.begin(state.step, restored.loop, describe_environment(device))
+        beside = Companions(
+            run,
+            config,
+            request,
+            state.step,
+            work.engine.advance,
+            lambda: work.bank.waited,
+            device,
+            Observers([journal, observer]),
+        )
+        observer = Observers([observer, beside.observer])
         setup = LoopSetup(
             run=run,
             state=state,
-            advance=work.engine.advance,
+            advance=beside.advance,
             renderer=work.engine.renderer,
             fresh=lambda: _fresh(work),
             schedule=config.schedule,
@@ -330,9 +346,12 @@ def _train_in(
             poses=_pose_watch(work),
         )
         observers = Observers([journal, observer])
+        unlisted = register(run.path)
         observers.on_start(_start_info(run, work, state.step, restored.loop, warnings))
         for event in (*_start_events(work), *restored.events, *_repair_events(journal, state.step)):
             observers.on_event(event)
+        if unlisted:
+            observers.on_event(Event("index", f"{unlisted}; the run itself is not affected", state.step, "warning"))
         with memory_errors(device):
             result = Loop(setup, restored.loop).run()
         manifest_writer.end(result.status, result.step, restored.loop, result.hard_images)
@@ -341,8 +360,11 @@ def _train_in(
         manifest_writer.fail(error)
         raise
     finally:
+        if beside is not None:
+            beside.close(state.step)
         if journal is not None:
             journal.close()
+        register(run.path)
 
 
 def _pose_watch(work: _Work) -> PoseWatch | None:

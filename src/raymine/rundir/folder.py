@@ -18,11 +18,10 @@ from raymine.files import (
     resource_error,
     write_json,
 )
+from raymine.run_files import CONFIG, IMAGES, LOCK, MANIFEST, is_run
 
 from .lock import RunLock, is_lock_file, require_free
 from .manifest import Manifest, upgraded
-
-CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", ".lock"
 
 
 class RunDir:
@@ -123,6 +122,10 @@ class RunDir:
         write_json(self.path / MANIFEST, {**to_json(manifest), "name": self.path.name}, "write the manifest")
         self._manifest = manifest
 
+    def write_images(self, digests: dict[str, str]) -> None:
+        """Record the digest of each training image, by its name, so that a changed one can be named."""
+        write_json(self.path / IMAGES, digests, "write the digests of the images")
+
     def is_lost(self) -> bool:
         """Whether the folder, its config or its manifest was removed or moved since this object was made."""
         return _identity(self.path) != self._identity or not all((self.path / n).is_file() for n in (CONFIG, MANIFEST))
@@ -165,11 +168,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return state.st_dev, state.st_ino
-
-
-def is_run(path: Path) -> bool:
-    """Whether `path` is a run folder: it has a manifest, readable or not."""
-    return os.path.lexists(path / MANIFEST)
 
 
 def check_target(path: Path, *, resume: bool) -> bool:

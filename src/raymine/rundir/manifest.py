@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from raymine._version import __version__
 from raymine.files import JSON
+
+if TYPE_CHECKING:
+    import torch
 
 Status = Literal["running", "finished", "stopped", "failed"]
 _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors")
@@ -39,7 +40,8 @@ class Attempt:
     """One process that trained the run: command line, first step, times (ISO 8601, UTC), environment.
 
     wall, first_step: wall-clock seconds from the start of the command to its last checkpoint, and to the end of its
-    first steps. stages: the seconds of each stage; their sum is `wall`.
+    first steps. stages: the seconds of each stage; their sum is `wall`. peak_memory, peak_device_memory: the most bytes
+    of main memory that the process held, and of device memory that torch held; None where unknown.
     """
 
     command: tuple[str, ...]
@@ -51,6 +53,8 @@ class Attempt:
     wall: float | None = None
     first_step: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
+    peak_memory: int | None = None
+    peak_device_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ def utc_now() -> str:
 
 def describe_environment(device: torch.device) -> Environment:
     """The environment of this process, with `device`."""
+    import torch
+
     return Environment(
         raymine=__version__,
         commit=_commit(),
@@ -131,6 +137,8 @@ def _version_of(package: str) -> str:
 @cache
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
+        import torch
+
         return f"cuda: {torch.cuda.get_device_name(device)}"
     name = platform.processor()
     try:

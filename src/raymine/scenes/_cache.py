@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from raymine.errors import ResourceError
-from raymine.files import expanded, file_lock, resource_error
+from raymine.files import cache_path as cache_path
+from raymine.files import file_lock, resource_error
 
 REMEDY = "Set RAYMINE_CACHE to a folder that you can write to and that has enough space."
-
-
-def cache_path() -> Path:
-    """The path of the cache folder: `$RAYMINE_CACHE`, else `~/.cache/raymine`. It may not exist."""
-    chosen = os.environ.get("RAYMINE_CACHE", "").strip() or "~/.cache/raymine"
-    return expanded(chosen).absolute()
 
 
 def cache_root() -> Path:

@@ -82,7 +82,12 @@ def test_packing_continues_after_a_kill(tmp_path: Path, photos: Scene, decodes: 
             np.testing.assert_array_equal(bank.image(i)[..., :3], noise(i, 5, 7))
     assert calls[0] >= begun - 1 >= 3
     assert len(decodes) == 6 - calls[0]
-    assert sorted(path.name.split("-")[0] for path in bank_folder(tmp_path).iterdir()) == ["index.json", "lock", "pack"]
+    assert sorted(path.name.split("-")[0] for path in bank_folder(tmp_path).iterdir()) == [
+        "index.json",
+        "lock",
+        "pack",
+        "use",
+    ]
 
 
 def test_resumed_packing_decodes_lost_and_changed_images_again(

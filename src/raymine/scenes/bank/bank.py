@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raymine.caches import Use
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, option
 from raymine.files import UnreadableFile
@@ -45,8 +47,11 @@ class ImageBank:
     Use `open_bank` to get one. Several threads may read at once. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, pack: PackReader, index: Index, memory_budget: int) -> None:
+    def __init__(self, pack: PackReader, index: Index, memory_budget: int, use: Use | None = None) -> None:
         self._pack = pack
+        self._use = use
+        self.waited = 0.0
+        """Seconds that callers have waited in `gather`."""
         self._index = index
         self._budget = memory_budget
         self._table = np.array(
@@ -67,6 +72,12 @@ class ImageBank:
         return self._index.digest()
 
     @property
+    def digests(self) -> dict[str, str]:
+        """sha256 in hex of the content of each image, with that of its mask, by the name of its file."""
+        pairs = zip(self._index.names, self._index.contents, strict=True)
+        return {name: found.digest + (f"+{found.mask_digest}" if found.mask_digest else "") for name, found in pairs}
+
+    @property
     def nbytes(self) -> int:
         """Size of the packed pixels and masks in bytes."""
         return self._index.nbytes
@@ -78,6 +89,7 @@ class ImageBank:
         pixel, else 1. IndexError for a pixel that does not exist.
         """
         self._check_open()
+        started = time.perf_counter()
         i, v, u = (np.ascontiguousarray(index.numpy(), np.int64) for index in (image, y, x))
         if not (i.ndim == 1 and i.shape == v.shape == u.shape):
             raise ValueError(f"`image`, `y` and `x` must be [R] alike, got {i.shape}, {v.shape} and {u.shape}.")
@@ -86,6 +98,7 @@ class ImageBank:
         bad = self._pack.gather(self._table, i, v, u, out, kept)
         if bad >= 0:
             raise self._unfilled(int(i[bad]), int(v[bad]), int(u[bad]))
+        self.waited += time.perf_counter() - started
         return rgba, weight
 
     def image(self, index: int) -> np.ndarray:
@@ -133,6 +146,8 @@ class ImageBank:
     def close(self) -> None:
         """Close the file. The bank cannot be read afterwards. Closing it again has no effect."""
         self._pack.close()
+        if self._use is not None:
+            self._use.close()
 
     def __enter__(self) -> ImageBank:
         return self
@@ -202,7 +217,7 @@ def open_bank(
     folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
     job = Job(folder, sources, budget, largest, workers or cores(), progress)
     index, pack = _finished(job) or _packed(job, scene.root, say)
-    return ImageBank(pack, index, budget)
+    return ImageBank(pack, index, budget, Use.begin(folder))
 
 
 def _finished(job: Job) -> tuple[Index, PackReader] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ResourceError, RunError
-from raymine.tracking import JsonlWriter, Repair, read_rows, repair
+from raymine.metrics_log import JsonlWriter, Repair, read_rows, repair
 
 
 def write(path: Path, *rows: dict[str, object]) -> None:

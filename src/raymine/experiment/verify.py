@@ -1,0 +1,85 @@
+"""Prove that a model gives the images that its evaluation gave: render the test views again and compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from raymine import pictures
+from raymine.contracts import Renderer
+from raymine.errors import ConfigError, RunError
+from raymine.evaluate.files import unique_names
+from raymine.files import UnreadableFile, read_json
+from raymine.rays import CameraRig
+from raymine.run_files import EVALUATION
+
+from .load import LoadedRun
+
+LEVELS = 1
+"""Levels of 255 by which a pixel may differ where it is rendered by other code or on another device."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was compared. largest: the largest difference of a pixel, in levels of 255. mean: over all pixels."""
+
+    views: int
+    largest: int
+    mean: float
+
+    @property
+    def same(self) -> bool:
+        return self.largest <= LEVELS
+
+
+def verify_run(
+    loaded: LoadedRun, renderer: Renderer | None = None, progress: Callable[[int, int], None] | None = None
+) -> Verified:
+    """Render the views whose pictures the evaluation of a run kept, and compare the pixels.
+
+    renderer: that of another form of the model, such as an exported file; None is that of the run's checkpoint.
+    `RunError` if the run was not evaluated with pictures.
+    """
+    folder = loaded.run.path / Path(EVALUATION).parent
+    frames = _evaluated(loaded, folder)
+    rig = CameraRig(loaded.scene, [frame for frame, _ in frames], loaded.device)
+    shown = renderer or loaded.renderer
+    backdrop = torch.tensor(loaded.scene.background or (0.0, 0.0, 0.0), device=loaded.device)
+    largest, total, pixels = 0, 0.0, 0
+    for i, (_, picture) in enumerate(frames):
+        before = np.asarray(Image.open(picture).convert("RGB"))
+        colour = shown.render(rig.rays_for_image(i), backdrop).colour.detach().float()
+        values = colour.nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(before.shape).cpu().numpy()
+        off = np.abs(pictures.to_uint8(values).astype(np.int16) - before)
+        largest, total, pixels = max(largest, int(off.max())), total + float(off.sum()), pixels + off.size
+        if progress is not None:
+            progress(i + 1, len(frames))
+    return Verified(len(frames), largest, total / pixels if pixels else math.nan)
+
+
+def _evaluated(loaded: LoadedRun, folder: Path) -> list[tuple[int, Path]]:
+    """The frames that were evaluated and whose pictures are there, with their pictures."""
+    hint = f"Evaluate it first: raymine eval {loaded.run.path}"
+    try:
+        listed = [view["name"] for view in read_json(folder / Path(EVALUATION).name)["images"]]
+    except (UnreadableFile, KeyError, TypeError) as error:
+        raise RunError(f"{loaded.run.path} has no evaluation to compare with.", hint=hint) from error
+    test = loaded.scene.of_split("test") or loaded.scene.of_split("val")
+    names = unique_names([loaded.scene.frames[i].image.stem for i in test])
+    frames = dict(zip(names, test, strict=True))
+    found = [(frames[name], folder / "images" / f"{name}-pred.png") for name in listed if name in frames]
+    kept = [(frame, picture) for frame, picture in found if picture.is_file()]
+    if not kept:
+        raise RunError(f"The evaluation of {loaded.run.path} kept no pictures to compare with.", hint=hint)
+    return kept
+
+
+def exported_renderer(model: Path, loaded: LoadedRun) -> Renderer:
+    """The renderer of an exported snapshot. `ConfigError` for a file that this version cannot open."""
+    raise ConfigError(f"{model} cannot be rendered: this version of raymine opens no exported models.")

@@ -1,0 +1,50 @@
+"""Run as `python -m raymine.pipeline.child PARENT raymine ARGUMENT ...` or `... PARENT own PROGRAM ARGUMENT ...`.
+
+One stage of a pipeline. It ends when the process PARENT does, even if that was killed: otherwise it would go on to
+write to folders that a restarted pipeline uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_PERIOD = 0.5
+
+
+def die_with(parent: int) -> None:
+    """End this process when `parent` ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(137)
+
+
+def _watch(parent: int) -> None:
+    """Where the system does not tell that the parent has ended, look for it."""
+    while os.getppid() == parent:
+        time.sleep(_PERIOD)
+    os._exit(137)
+
+
+def main() -> int:
+    parent, kind, *arguments = int(sys.argv[1]), *sys.argv[2:]
+    die_with(parent)
+    if kind == "own":
+        # The wish to die with the parent outlives this call.
+        os.execvp(arguments[0], arguments)
+    if sys.platform != "linux":
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    sys.argv = ["raymine", *arguments]
+    import importlib
+
+    return int(importlib.import_module("raymine.cli").main(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Run a pipeline: tasks in processes, as many at a time as there are places, retried when they fail.
+
+One thread starts processes and looks after them, so that nothing has to be locked. A stage counts as done when its
+record is written, which happens after its command has succeeded. So the process may be killed at any moment: the next
+one repeats what was not recorded, and a training run continues from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from raymine.errors import ConfigError, RunError
+from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
+
+from .devices import Place, places
+from .plan import Task, code_version, plan
+from .spec import Pipeline
+from .stages import OwnStage, Result
+
+State = Literal["waiting", "running", "done", "skipped", "failed", "blocked"]
+
+_POLL = 0.05
+_GRACE = 60.0
+"""Seconds in which a stage may save its work after a signal."""
+_NOT_RETRIED = (2, 3, 7)
+"""Exit codes of mistakes that another attempt does not mend: usage, scene, missing extra."""
+
+
+@dataclass
+class _Progress:
+    """The state of a task while the pipeline runs. parts: what its key is made of, once it could be started."""
+
+    state: State = "waiting"
+    why: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+    attempts: int = 0
+    not_before: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Running:
+    """A process of a task."""
+
+    task: Task
+    place: Place
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a task ended. why: in words. seconds: of the command; 0 if it was skipped."""
+
+    scene: str
+    stage: str
+    state: State
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """How a pipeline ended. results: of each scene, by stage. signal: the one that stopped it, or None."""
+
+    tasks: tuple[TaskResult, ...]
+    results: dict[str, dict[str, Result]] = field(default_factory=dict)
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if all(task.state in ("done", "skipped") for task in self.tasks) else 1
+
+
+def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[[str], None]) -> PipelineResult:
+    """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder."""
+    with _locked(pipeline.out):
+        return _Runner(pipeline, places(jobs or pipeline.jobs), tell).run()
+
+
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    from filelock import Timeout
+
+    fault = obstacle(out, folder=True)
+    if fault:
+        raise RunError(f"The folder {out} of the pipeline {fault}.", hint="Give another `out`.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = file_lock(out / ".pipeline.lock")
+        lock.acquire(timeout=0.5)
+    except Timeout:
+        raise RunError(
+            f"The folder {out} is in use by another pipeline.", hint="Wait for it, or give another `out`."
+        ) from None
+    except OSError as error:
+        raise resource_error(error, "use the folder of the pipeline", out) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _Runner:
+    def __init__(self, pipeline: Pipeline, where: list[Place], tell: Callable[[str], None]) -> None:
+        self._pipeline = pipeline
+        self._tell = tell
+        self._code = code_version(pipeline.code)
+        self._tasks = plan(pipeline)
+        self._progress = {(task.scene.name, task.name): _Progress() for task in self._tasks}
+        self._results: dict[str, dict[str, Result]] = {scene.name: {} for scene in pipeline.scenes}
+        self._free = list(where)
+        self._running: list[_Running] = []
+        self._signal: int | None = None
+
+    def run(self) -> PipelineResult:
+        with self._signals():
+            try:
+                while self._signal is None and self._start_what_can():
+                    self._wait()
+            finally:
+                self._stop()
+        tasks = tuple(
+            TaskResult(task.scene.name, task.name, p.state, p.why, p.seconds)
+            for task, p in ((task, self._of(task)) for task in self._tasks)
+        )
+        return PipelineResult(tasks, self._results, self._signal)
+
+    def _of(self, task: Task) -> _Progress:
+        return self._progress[task.scene.name, task.name]
+
+    def _start_what_can(self) -> bool:
+        """Skip or start every task that can be; False if nothing runs or waits any more."""
+        moving = True
+        while moving:
+            moving = False
+            for task in self._tasks:
+                progress = self._of(task)
+                if progress.state == "waiting":
+                    moving |= self._consider(task, progress)
+        return any(progress.state in ("waiting", "running") for progress in self._progress.values())
+
+    def _consider(self, task: Task, progress: _Progress) -> bool:
+        """Whether the state of a waiting task has changed."""
+        before = [self._progress[task.scene.name, need] for need in task.needs]
+        stuck = [need for need, p in zip(task.needs, before, strict=True) if p.state in ("failed", "blocked")]
+        if stuck:
+            progress.state, progress.why = "blocked", f"{stuck[0]} did not succeed"
+            return True
+        if any(p.state in ("waiting", "running") for p in before) or time.monotonic() < progress.not_before:
+            return False
+        results = self._results[task.scene.name]
+        if not progress.parts:
+            progress.parts = task.parts(results, self._code)
+            verdict, progress.why = task.decide(progress.parts)
+            record = task.record()
+            if verdict == "skip" and record is not None:
+                progress.state = "skipped"
+                results[task.name] = record.result
+                return True
+        if not self._free:
+            return False
+        self._start(task, progress)
+        return True
+
+    def _start(self, task: Task, progress: _Progress) -> None:
+        place = self._free.pop(0)
+        progress.state, progress.attempts = "running", progress.attempts + 1
+        task.forget()
+        site = task.site(self._results[task.scene.name], progress.parts)
+        if isinstance(task.stage, OwnStage):
+            try:
+                words = ["own", *(word.format_map(site.words) for word in task.stage.command)]
+            except (KeyError, ValueError, IndexError) as error:
+                raise ConfigError(
+                    f"{self._pipeline.file}: the command of `{task.name}` has an unknown word {error} in braces.",
+                    hint=f"Known: {', '.join(site.words)}; double the braces that are meant as such.",
+                ) from error
+            folder = task.stage.folder
+        else:
+            for path in task.stage.leftovers(site):
+                _remove(path, task.folder)
+            words = ["raymine", *task.stage.command(site), *flags(task)]
+            folder = self._pipeline.file.absolute().parent
+        task.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
+        with open(task.log.with_suffix(".out"), "wb") as printed, open(task.log, "ab") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
+            log.flush()
+            # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, **place.environment},
+                start_new_session=True,
+            )
+        self._running.append(_Running(task, place, process, time.monotonic()))
+        again = f", attempt {progress.attempts}" if progress.attempts > 1 else ""
+        self._tell(f"{task.scene.name}: {task.name} started on {place.name}{again}, because {progress.why}")
+
+    def _wait(self) -> None:
+        """Wait a moment, and conclude the tasks whose processes have ended."""
+        time.sleep(_POLL)
+        for running in list(self._running):
+            if running.process.poll() is not None:
+                self._end(running)
+
+    def _end(self, running: _Running) -> None:
+        self._running.remove(running)
+        self._free.insert(0, running.place)
+        task, progress, code = running.task, self._of(running.task), running.process.returncode
+        progress.seconds += time.monotonic() - running.started
+        label = f"{task.scene.name}: {task.name}"
+        why = _reason(task, code)
+        if code == 0:
+            try:
+                record = task.finish(self._results[task.scene.name], progress.parts, _printed(task), progress.seconds)
+            except (RunError, OSError) as error:
+                code, why = 1, str(error)
+            else:
+                self._results[task.scene.name][task.name] = record.result
+                progress.state = "done"
+                self._tell(f"{label} done in {progress.seconds:.1f} s")
+                return
+        if self._signal is not None:
+            progress.state, progress.why = "failed", "it was stopped"
+        elif code in _NOT_RETRIED or progress.attempts > self._pipeline.retries:
+            progress.state, progress.why = "failed", why
+            self._tell(f"{label} failed: {why} (log: {task.log})")
+        else:
+            pause = self._pipeline.backoff * 2 ** (progress.attempts - 1)
+            progress.state, progress.why, progress.not_before = "waiting", "it failed before", time.monotonic() + pause
+            self._tell(f"{label} failed: {why}; it is tried again in {pause:g} s (log: {task.log})")
+
+    def _stop(self) -> None:
+        """End what still runs: first politely, so that a training run saves a checkpoint, then by force."""
+        for running in self._running:
+            running.process.terminate()
+        deadline = time.monotonic() + _GRACE
+        while self._running and time.monotonic() < deadline:
+            self._wait()
+        for running in list(self._running):
+            running.process.kill()
+            running.process.wait()
+            self._end(running)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def note(number: int, _: object) -> None:
+            if self._signal is None:
+                self._tell("Stopping: running stages save their work.")
+            self._signal = number
+
+        try:
+            earlier = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:
+            # Not on the main thread; the caller decides about signals.
+            earlier = {}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+
+def flags(task: Task) -> list[str]:
+    """The options of a stage as flags. True is a switch; a list repeats its flag."""
+    found: list[str] = []
+    for name, value in task.scene.options.get(task.name, {}).items():
+        if (task.name, name) in (("export", "to"), ("render", "out")):
+            continue
+        flag = "--" + name.replace("_", "-")
+        for item in value if isinstance(value, list) else [value]:
+            found += [] if item is False else [flag] if item is True else [flag, str(item)]
+    return found
+
+
+def _remove(path: Path, folder: Path) -> None:
+    """Remove what an interrupted attempt left, if it lies in our own folder."""
+    if path.is_relative_to(folder) and path != folder and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _printed(task: Task) -> JSON:
+    try:
+        return read_json(task.log.with_suffix(".out"))
+    except UnreadableFile:
+        return None
+
+
+def _reason(task: Task, code: int) -> str:
+    """Why a stage failed: the last error line of its log, or its exit code in words."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"it was ended by {signal.Signals(-code).name}"
+        return f"it was ended by signal {-code}"
+    try:
+        lines = task.log.read_text(errors="replace").splitlines()[-200:]
+    except OSError:
+        lines = []
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else f"exit code {code}"

@@ -1,0 +1,245 @@
+"""The stages of a pipeline, in one table: adding one is one entry of `STAGES`.
+
+A stage is a command of raymine. Its key is the digest of its options, of `uses` (what it takes from the stages before
+it, or from files), and of the code. Outputs that are not replaced atomically by their command have the key in their
+name, so that what an interrupted process left is never taken for a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raymine.errors import RunError
+from raymine.files import JSON, UnreadableFile, read_json
+from raymine.run_files import CHECKPOINTS, EVALUATION, list_steps
+
+if TYPE_CHECKING:
+    from .spec import SceneSpec
+
+Result = dict[str, JSON]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One scene of a pipeline while it runs. folder: of everything that is made for it. results: of finished stages.
+
+    key: the key of the stage in question, shortened for file names.
+    """
+
+    scene: SceneSpec
+    folder: Path
+    results: Mapping[str, Result]
+    key: str = ""
+
+    @property
+    def scene_path(self) -> str:
+        """The scene folder, or "builtin"."""
+        return str(self.results["ingest"]["scene"]) if self.scene.path is None else self.scene.path
+
+    @property
+    def run(self) -> Path:
+        """The run folder of the stage `train`."""
+        return Path(self.results["train"]["run"]) if "train" in self.results else self.folder / f"train-{self.key}"
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What may stand in braces in the command of a stage of one's own."""
+        run = {"run": str(self.run)} if "train" in self.results else {}
+        scene = {"scene": self.scene_path} if self.scene.path or "ingest" in self.results else {}
+        return {"name": self.scene.name, "folder": str(self.folder), **scene, **run}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    needs: stages that run before it, whether asked for or not. after: stages that run before it if they were asked for.
+    command: the arguments of raymine, without options. uses: what it depends on besides its options and the code.
+    result: what others may use of it, from the JSON that the command printed. products: files that must stay as they
+    are while the result counts. leftovers: paths that an interrupted attempt may have left, which are removed first.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    command: Callable[[Site], list[str]]
+    uses: Callable[[Site], JSON]
+    result: Callable[[Site, JSON], Result]
+    products: Callable[[Site], list[Path]] = lambda _: []
+    leftovers: Callable[[Site], list[Path]] = lambda _: []
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OwnStage:
+    """A stage that a pipeline file defines: any command. inputs: files on which it depends. folder: where it runs."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...]
+    inputs: tuple[Path, ...]
+    folder: Path
+
+
+def _at(site: Site) -> list[str]:
+    size = ["--downscale", str(site.scene.downscale)] if site.scene.downscale != 1 else []
+    return [site.scene_path, *size]
+
+
+def _files(site: Site) -> JSON:
+    """Changes when a file of the scene does. Cheap: `pack` looks at contents, and others depend on what it finds."""
+    return site.scene_path if site.scene_path == "builtin" else folder_stamp(Path(site.scene_path))
+
+
+def _checkpoint(run: Path) -> Path:
+    steps = list_steps(run / CHECKPOINTS)
+    if not steps:
+        raise RunError(f"{run} has no checkpoint.")
+    return run / CHECKPOINTS / f"step-{steps[-1]:08d}.json"
+
+
+def _trained(site: Site, printed: JSON) -> Result:
+    saved = _checkpoint(site.run)
+    try:
+        tensors = read_json(saved)["tensors"]["sha256"]
+    except (UnreadableFile, KeyError, TypeError) as error:
+        raise RunError(f"{saved} cannot be read: {error}") from error
+    return {"run": str(site.run), "tensors": tensors}
+
+
+def _scored(site: Site, printed: JSON) -> Result:
+    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol") if key in printed}
+    return {**scores, "views": {v["name"]: v["psnr"] for v in printed.get("images", [])}}
+
+
+def _exported(site: Site) -> Path:
+    options = site.scene.options.get("export", {})
+    return site.folder / f"export-{site.key}" / str(options.get("to", "model.safetensors"))
+
+
+def _rendered(site: Site) -> Path:
+    return site.folder / f"render-{site.key}.mp4"
+
+
+def _verify(site: Site) -> list[str]:
+    model = site.results.get("export", {}).get("file")
+    return ["verify", str(site.run), *(["--model", str(model)] if str(model).endswith(".safetensors") else [])]
+
+
+_TABLE = (
+    Stage(
+        "ingest",
+        needs=(),
+        command=lambda site: ["ingest", str(site.scene.photos), "--out", str(site.folder / f"scene-{site.key}")],
+        uses=lambda site: folder_stamp(Path(str(site.scene.photos))),
+        result=lambda site, _: {"scene": str(site.folder / f"scene-{site.key}")},
+        products=lambda site: [site.folder / f"scene-{site.key}"],
+        leftovers=lambda site: [site.folder / f"scene-{site.key}"],
+    ),
+    Stage(
+        "check",
+        needs=(),
+        command=lambda site: ["check", *_at(site), "--json"],
+        uses=_files,
+        result=lambda site, printed: {"warnings": printed.get("warnings")},
+    ),
+    Stage(
+        "pack",
+        needs=(),
+        command=lambda site: ["pack", *_at(site), "--json"],
+        uses=_files,
+        result=lambda site, printed: {key: printed.get(key) for key in ("scene_digest", "train", "test")},
+    ),
+    Stage(
+        "train",
+        needs=("pack",),
+        command=lambda site: ["train", *_at(site), "--out", str(site.run), "--resume", "--json"],
+        uses=lambda site: {key: site.results["pack"][key] for key in ("scene_digest", "train")},
+        result=_trained,
+        products=lambda site: [_checkpoint(site.run)],
+        after=("check",),
+    ),
+    Stage(
+        "eval",
+        needs=("train",),
+        command=lambda site: ["eval", str(site.run), "--json"],
+        uses=lambda site: [site.results["train"]["tensors"], site.results["pack"]["test"]],
+        result=_scored,
+        products=lambda site: [site.run / EVALUATION],
+    ),
+    Stage(
+        "render",
+        needs=("train",),
+        command=lambda site: ["render", str(site.run), "--out", str(_rendered(site)), "--json"],
+        uses=lambda site: site.results["train"]["tensors"],
+        result=lambda site, _: {"file": str(_rendered(site))},
+        products=lambda site: [_rendered(site)],
+    ),
+    Stage(
+        "export",
+        needs=("train",),
+        command=lambda site: ["export", str(site.run), "--to", str(_exported(site))],
+        uses=lambda site: site.results["train"]["tensors"],
+        result=lambda site, _: {"file": str(_exported(site)), "digest": file_digest(_exported(site))},
+        products=lambda site: [_exported(site)],
+        leftovers=lambda site: [_exported(site).parent],
+    ),
+    Stage(
+        "verify",
+        needs=("eval",),
+        command=lambda site: [*_verify(site), "--json"],
+        uses=lambda site: [site.results["eval"], site.results.get("export", {}).get("digest")],
+        result=lambda site, printed: {key: printed.get(key) for key in ("views", "largest")},
+        after=("export",),
+    ),
+)
+
+STAGES: dict[str, Stage] = {stage.name: stage for stage in _TABLE}
+"""Every stage by name, in the order in which they run."""
+
+DEFAULT_STAGES = ("check", "pack", "train", "eval")
+
+
+def folder_stamp(folder: Path) -> str:
+    """A digest of names, sizes and times of all files below a folder, hidden ones left out."""
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                path = os.path.join(place, name)
+                digest.update(os.fsencode(os.path.relpath(path, folder)) + stamp(Path(path)).encode())
+    return digest.hexdigest()
+
+
+def stamp(path: Path) -> str:
+    """Size, times and inode of a file, or the stamp of a folder; "-" if there is nothing."""
+    try:
+        if path.is_dir():
+            return folder_stamp(path)
+        state = path.stat()
+    except OSError:
+        return "-"
+    return f"{state.st_size}/{state.st_mtime_ns}/{state.st_ino}"
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file in hex, read in pieces; that of names and contents for a folder."""
+    digest = hashlib.sha256()
+    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if each.is_file():
+            digest.update(each.name.encode(errors="surrogateescape"))
+            with open(each, "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+    return digest.hexdigest()
+
+
+def digest_of(value: JSON) -> str:
+    """sha256 in hex of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
