@@ -18,8 +18,9 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files", "machine", "progress_bar", "terminal"},
+    {"contracts", "files", "machine", "progress_bar", "quantities", "terminal"},
     {"cameras", "pictures", "workers"},
+    {"pages"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"step"},
@@ -28,6 +29,7 @@ LAYERS = [
     {"evaluate", "checkpoint", "tracking", "export", "recipes"},
     {"rundir"},
     {"experiment"},
+    {"report"},
     {"bench", "compat"},
     {"_arguments"},
     {"api", "cli"},

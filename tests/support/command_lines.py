@@ -111,6 +111,8 @@ RIGHT = _lines(
     ("render r --path bom.json --size 8x8 --out frames --json", 0, '"views": 1'),
     ("render r --frames 2 --size 7x5 --out odd.mp4 --depth --json", 0, '"odd-depth.mp4"'),
     ("render r --frames 2 --write-path path.json --json", 0, '"path.json"'),
+    ("report r --out r.html --json", 0, '"report": "r.html"'),
+    ("report r {run} --no-render --out two.html --json", 0, '"two.html"'),
     ("runs --json", 0, '"runs"'),
     ("runs --root {bytes} --json", 0, '"root": "r\\udcff"'),
     ("bench ops --ops scan --samples 8 --out rows.jsonl --json", 0, '"op": "scan"'),
@@ -139,6 +141,7 @@ WRONG = _lines(
     # Arguments: missing, empty, too many.
     ("check", 2, "needs its argument SCENE"),
     ("eval", 2, "needs its argument RUN"),
+    ("report", 2, "needs its argument RUNS"),
     ("render r other", 2, "no such argument: `other`"),
     ("demo now", 2, "no such argument: `now`"),
     ("runs r", 2, "no such argument: `r`"),
@@ -228,6 +231,10 @@ WRONG = _lines(
     ("render r --frames 1 --size 4x4 --out x.gif", 2, "written as .mp4"),
     ("render r --frames 1 --write-path pipe", 5, "pipe is a pipe"),
     ("render r --frames 1 --write-path /dev/null", 5, "/dev/null is a device"),
+    ("report r nowhere", 4, "no run folder nowhere"),
+    ("report r --out file", 2, "is not a report of raymine"),
+    ("report r --out empty", 2, "--out empty is a folder"),
+    ("report r --out nofolder/x.html", 2, "no folder nofolder"),
     # Path files that are none.
     ("render r --path nowhere.json", 2, "nowhere.json", "`orbit`"),
     ("render r --path pipe", 2, "is a pipe, not a file"),

@@ -33,6 +33,7 @@ from .doctor import Doctor
 from .evaluate import Evaluate
 from .flags import flags_of, require_valid
 from .render import Render
+from .report import Report
 from .runs import Runs
 from .train import Train
 
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, type] = {
     "train": Train,
     "eval": Evaluate,
     "render": Render,
+    "report": Report,
     "runs": Runs,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},
     "doctor": Doctor,
@@ -178,7 +180,10 @@ def _overview(program: str, description: str, commands: Mapping[str, type]) -> i
 def _with_home(command: Any) -> Any:
     """The command with `~` replaced in its paths. A shell does not do so in `--out=~/run`."""
     values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    paths = {name: expanded(value) for name, value in values.items() if isinstance(value, Path)}
+    paths: dict[str, Any] = {name: expanded(value) for name, value in values.items() if isinstance(value, Path)}
+    for name, value in values.items():
+        if isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
+            paths[name] = tuple(expanded(each) for each in value)
     return dataclasses.replace(command, **paths)
 
 

@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 # Name of the extra, its module, its purpose.
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
-    ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
+    ("report", "matplotlib", "curves in `raymine report` and `raymine bench mining`"),
 )
 
 

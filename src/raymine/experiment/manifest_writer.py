@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from raymine.errors import RaymineError, ResourceError
 from raymine.rundir import Attempt, Environment, Manifest, RunDir
-from raymine.rundir.manifest import Status, utc_now
+from raymine.rundir.manifest import Status, peak_memory, utc_now
 
 from .loopstate import LoopState
 from .stopwatch import Stopwatch
@@ -67,8 +67,9 @@ class ManifestWriter:
         watch = self._watch
         stages = {name: round(seconds, 3) for name, seconds in watch.stages().items()}
         first = None if watch.first_step is None else round(watch.first_step, 3)
+        wall, memory = round(watch.wall, 3), peak_memory()
         closed = tuple(
-            replace(attempt, ended=moment, wall=round(watch.wall, 3), first_step=first, stages=stages)
+            replace(attempt, ended=moment, wall=wall, first_step=first, stages=stages, memory=memory)
             for attempt in manifest.attempts[-1:]
         )
         return replace(manifest, ended=moment, attempts=manifest.attempts[:-1] + closed)

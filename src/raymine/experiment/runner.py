@@ -215,6 +215,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         status="running",
         started=utc_now(),
         environment=describe_environment(prepared.device),
+        train_images=len(split_training(prepared.scene, config.hold_out, config.leave_out)[0]),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
     return RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache
@@ -39,7 +41,8 @@ class Attempt:
     """One process that trained the run: command line, first step, times (ISO 8601, UTC), environment.
 
     wall, first_step: wall-clock seconds from the start of the command to its last checkpoint, and to the end of its
-    first steps. stages: the seconds of each stage; their sum is `wall`.
+    first steps. stages: the seconds of each stage; their sum is `wall`. memory: peak bytes of the process (`host`) and,
+    on CUDA, of torch's tensors (`device`).
     """
 
     command: tuple[str, ...]
@@ -51,6 +54,7 @@ class Attempt:
     wall: float | None = None
     first_step: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Manifest:
     PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
     of the model at `step`, on test views or on views held out from training; None if there was none at that step.
     `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select. `hard_images`:
-    training images that stayed hard while the others improved, when the run has finished.
+    training images that stayed hard while the others improved, when the run has finished. `train_images`: their number;
+    None for runs of earlier versions.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Manifest:
     rollbacks: tuple[tuple[int, int], ...] = ()
     error: str | None = None
     attempts: tuple[Attempt, ...] = field(default=())
+    train_images: int | None = None
 
 
 def upgraded(data: JSON) -> JSON:
@@ -118,6 +124,20 @@ def describe_environment(device: torch.device) -> Environment:
         device=_device_name(device),
         threads=torch.get_num_threads(),
     )
+
+
+def peak_memory() -> dict[str, int]:
+    """Peak bytes of this process so far: `host`, and `device` for torch's tensors if it uses CUDA."""
+    found = {}
+    with contextlib.suppress(ImportError):
+        import resource
+
+        # Linux counts in KiB, macOS in bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        found["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if torch.cuda.is_initialized():
+        found["device"] = torch.cuda.max_memory_allocated()
+    return found
 
 
 @cache
