@@ -18,7 +18,7 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files", "machine", "progress_bar", "quantities", "terminal"},
+    {"contracts", "files", "listening", "machine", "progress_bar", "quantities", "terminal"},
     {"cameras", "pictures", "workers"},
     {"pages"},
     {"toolkit"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"rundir"},
     {"experiment"},
     {"report"},
-    {"bench", "compat"},
+    {"bench", "compat", "viewer"},
     {"_arguments"},
     {"api", "cli"},
 ]

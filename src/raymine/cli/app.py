@@ -36,6 +36,7 @@ from .render import Render
 from .report import Report
 from .runs import Runs
 from .train import Train
+from .view import View
 
 _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 
@@ -48,6 +49,7 @@ _COMMANDS: dict[str, type] = {
     "train": Train,
     "eval": Evaluate,
     "render": Render,
+    "view": View,
     "report": Report,
     "runs": Runs,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},

@@ -20,6 +20,7 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 # Name of the extra, its module, its purpose.
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
+    ("view", "viser", "`raymine view` and `raymine train --view`"),
     ("report", "matplotlib", "curves in `raymine report` and `raymine bench mining`"),
 )
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from . import output
 from .imports import find_own_modules
+
+if TYPE_CHECKING:
+    from raymine.experiment import SilentObserver
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,13 @@ class Train:
     leave_out: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Do not train on this image: its file name, with or without the suffix, or its path in the scene folder. Repeat it
     for more images."""
+    view: bool = False
+    """Show the run in a browser while it trains, for a small share of the time (docs/viewer.md). Needs the extra
+    `view`."""
+    host: str = "127.0.0.1"
+    """Where --view listens. The default is for this machine alone; others need a token, which is printed."""
+    port: int = 8080
+    """Port of --view; 0 is any free one."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
@@ -104,7 +116,8 @@ class Train:
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
         )
-        result = narrated_train(request, verbose=self.verbose)
+        with self._viewer() as viewer:
+            result = narrated_train(request, verbose=self.verbose, also=viewer)
         if self.json:
             output.emit_json(asdict(result))
         if result.status == "stopped":
@@ -119,3 +132,22 @@ class Train:
             how = fit.get((self.refine_poses, self.exposure), "")
             output.say(f"Next: raymine eval {target}{how}   or   raymine render {target}")
         return result.exit_code
+
+    @contextlib.contextmanager
+    def _viewer(self) -> Iterator[SilentObserver | None]:
+        """The observer that shows the run in a browser, if it is wanted."""
+        if not self.view:
+            yield None
+            return
+        from raymine.listening import Place
+        from raymine.viewer import LiveViewer
+
+        place = Place(self.host, self.port)
+        viewer = LiveViewer(place)
+        if place.warning:
+            output.warn(place.warning)
+        output.say(f"Viewer: {viewer.url}  (while training; afterwards: raymine view RUN)")
+        try:
+            yield viewer
+        finally:
+            viewer.close()

@@ -365,4 +365,6 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
         max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=notes,
         warnings=warnings,
+        source=scene,
+        trained=work.data.rig.frames,
     )
