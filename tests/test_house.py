@@ -20,7 +20,7 @@ LAYERS = [
     {"kernels"},
     {"contracts", "files", "listening", "machine", "progress_bar", "quantities", "terminal"},
     {"cameras", "pictures", "workers"},
-    {"pages"},
+    {"pages", "_arguments"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"step"},
@@ -30,8 +30,7 @@ LAYERS = [
     {"rundir"},
     {"experiment"},
     {"report"},
-    {"bench", "compat", "viewer"},
-    {"_arguments"},
+    {"bench", "compat", "viewer", "serve"},
     {"api", "cli"},
 ]
 """From the bottom up, as docs/ARCHITECTURE.md draws it. A module imports only what lies below its own line."""

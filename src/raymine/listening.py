@@ -8,6 +8,7 @@ import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from raymine.errors import ConfigError, ResourceError, option
 
@@ -48,6 +49,20 @@ class Place:
         if self.token is None:
             return True
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def is_stranger(place: Place, host: str, origin: str | None) -> bool:
+    """Whether a request, by its headers Host and Origin, comes from outside although the server is not for outside.
+
+    A page of another site (Origin), or a name that was pointed at this machine from outside (Host, where no token
+    protects the server), would make the user's own browser ask on its behalf.
+    """
+    named = urlsplit(f"//{host}")
+    try:
+        outside = place.token is None and not is_loopback(named.hostname or "")
+        return outside or (origin is not None and urlsplit(origin).netloc != named.netloc)
+    except ValueError:
+        return True
 
 
 def new_token() -> str:

@@ -35,6 +35,7 @@ from .flags import flags_of, require_valid
 from .render import Render
 from .report import Report
 from .runs import Runs
+from .serve import Serve
 from .train import Train
 from .view import View
 
@@ -50,6 +51,7 @@ _COMMANDS: dict[str, type] = {
     "eval": Evaluate,
     "render": Render,
     "view": View,
+    "serve": Serve,
     "report": Report,
     "runs": Runs,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,8 +12,7 @@ import torch
 
 from raymine import pictures
 from raymine.contracts import Camera, Rays, Renderer, Scene
-from raymine.export import View
-from raymine.rays import rays_for_camera
+from raymine.export import Abandoned, View, render_view
 from raymine.toolkit.boxes import intersect
 
 Kind = Literal["colour", "depth", "opacity", "error"]
@@ -48,21 +48,21 @@ def draw(
     unwanted: Callable[[], bool] = lambda: False,
 ) -> View | None:
     """Render a view; None if it became unwanted meanwhile."""
-    background = torch.tensor(scene.background or (0.0, 0.0, 0.0), dtype=torch.float32, device=device)
-    shape, n = (camera.height, camera.width), camera.height * camera.width
-    colour, opacity, depth = (torch.empty(n, *tail) for tail in ((3,), (), ()))
-    piece = _PIECE if device.type == "cpu" else 1 << 20
-    for first in range(0, n, piece):
-        if unwanted():
-            return None
-        span = range(first, min(first + piece, n))
-        rays = rays_for_camera(camera, pose, scene.bounds, time=look.time, device=device, pixels=span)
-        found = renderer.render(rays if look.crop is None else cropped(rays, look.crop), background)
-        at = slice(span.start, span.stop)
-        for values, made in ((colour, found.colour), (opacity, found.opacity)):
-            values[at] = made.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0)
-        depth[at] = found.depth.detach().float().nan_to_num(nan=0.0)
-    return View(colour.view(*shape, 3).numpy(), opacity.view(shape).numpy(), depth.view(shape).numpy())
+    try:
+        return render_view(
+            renderer,
+            camera,
+            pose,
+            scene.bounds,
+            background=scene.background or (0.0, 0.0, 0.0),
+            time=look.time,
+            device=device,
+            piece=_PIECE if device.type == "cpu" else 1 << 20,
+            change=None if look.crop is None else partial(cropped, box=look.crop),
+            unwanted=unwanted,
+        )
+    except Abandoned:
+        return None
 
 
 def cropped(rays: Rays, box: Box) -> Rays:

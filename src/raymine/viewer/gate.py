@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from raymine.listening import Place, is_loopback
+from raymine.listening import Place, is_stranger
 
 _COOKIE = "raymine_view"
 _HEADER, _SECONDS = 1 << 16, 10.0
@@ -43,12 +43,8 @@ class Request:
 
 def answer_to(request: Request, place: Place) -> bytes | None:
     """The answer to a request that must not pass, or that brings the token; None if it may pass."""
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    if place.token is None and not is_loopback(host.hostname or ""):
-        return _answer("403 Forbidden", "This viewer is for this machine alone. Open it as http://127.0.0.1.")
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host.netloc:
-        return _answer("403 Forbidden", "A page of another site may not use this viewer.")
+    if is_stranger(place, request.headers.get("host", ""), request.headers.get("origin")):
+        return _answer("403 Forbidden", "Open this viewer by the address that raymine has printed, not from elsewhere.")
     if place.token is None or place.fits(_cookie(request)):
         return None
     url = urlsplit(request.target)
