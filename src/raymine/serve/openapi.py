@@ -22,7 +22,10 @@ def describe(scene: Scene, limits: Limits, *, token: bool) -> dict[str, Any]:
     picture = {"description": "The picture", "content": {f"image/{kind}": {} for kind in get_args(Format)}}
     render = {
         "summary": "Render the view of a posed camera",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _view(scene, limits)}}},
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _view(scene, limits), "example": _EXAMPLE}},
+        },
         "responses": {"200": picture, **codes, **refused},
     }
 
@@ -43,6 +46,8 @@ def describe(scene: Scene, limits: Limits, *, token: bool) -> dict[str, Any]:
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if token else {},
     }
 
+
+_EXAMPLE = {"position": [3, 2, 1], "target": [0, 0, 0], "width": 160, "height": 120, "fov": 45, "format": "png"}
 
 _PROBLEM = {
     "type": "object",
