@@ -44,7 +44,7 @@ class LiveViewer(SilentObserver):
         self.url = address_of(place, self._door)
         self._budget = Budget(SHARE)
         self._server: ViewServer | None = None
-        self._points: np.ndarray | None = None
+        self._renderer: Renderer | None = None
         self._since = 0.0
         self._spoke = 0.0
         self._line = ""
@@ -87,7 +87,8 @@ class LiveViewer(SilentObserver):
             renderer = live.renderer()
             begin = time.perf_counter()
             presenter.draw_next(renderer)
-            self._say(server, renderer, live)
+            self._renderer = renderer
+            self._say(server, live)
             spent = time.perf_counter() - begin
             self._budget.spend(spent)
             self.seconds_drawn += spent
@@ -107,11 +108,17 @@ class LiveViewer(SilentObserver):
             self._server = None
         self._door.close()
 
-    def _say(self, server: ViewServer, renderer: Renderer, live: LiveRun) -> None:
+    def _occupied(self) -> np.ndarray | None:
+        """The occupied cells of the model in training. Called on a thread of the server, when a client asks for them.
+
+        A step may change the grid meanwhile: some cells are then those of before, and some those of after it.
+        """
+        return None if self._renderer is None else occupied_points(self._renderer)
+
+    def _say(self, server: ViewServer, live: LiveRun) -> None:
         now = time.perf_counter()
         if now - self._spoke < _TELL:
             return
         self._spoke = now
-        self._points = occupied_points(renderer)
         share = f"{100 * SHARE:.0f} % of the time goes to this view"
         server.panel.tell(f"**Training**, step {live.step}, {live.elapsed:.0f} s{self._line}. {share}.")
