@@ -73,6 +73,9 @@ def test_client_gets_pictures_within_the_share_of_the_time(tmp_path: Path) -> No
     assert client is not None
     assert len(client.pictures) >= 1
     assert made[0] >= len(client.pictures)
+    points = viewer._occupied()
+    assert points is not None
+    assert points.shape[1] == 3
     # One picture may take longer than was expected of it.
     assert viewer.seconds_drawn <= SHARE * (viewer.seconds_drawn + viewer.seconds_trained) + 1.0
 

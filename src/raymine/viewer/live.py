@@ -68,7 +68,7 @@ class LiveViewer(SilentObserver):
             device,
             info.run,
             photos=photos,
-            occupied=lambda: self._points,
+            occupied=self._occupied,
             most_seconds=_LONGEST,
         )
         self._since = time.perf_counter()
