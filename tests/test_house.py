@@ -18,8 +18,9 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files", "machine", "progress_bar", "run_files", "terminal"},
+    {"contracts", "files", "listening", "machine", "progress_bar", "quantities", "run_files", "terminal"},
     {"caches", "cameras", "pictures", "workers"},
+    {"pages", "_arguments"},
     {"toolkit"},
     {"scenes", "rays", "samplers", "fields", "render", "losses", "mining", "pixels"},
     {"step"},
@@ -28,8 +29,8 @@ LAYERS = [
     {"evaluate", "checkpoint", "metrics_log", "tracking", "monitor", "export", "recipes"},
     {"rundir"},
     {"experiment"},
-    {"bench", "compat", "pipeline"},
-    {"_arguments"},
+    {"report"},
+    {"bench", "compat", "pipeline", "viewer", "serve"},
     {"api", "cli"},
     {"__main__"},
 ]

@@ -43,4 +43,6 @@ def test_demo_prints_one_json_document(
     assert found["test_psnr"] > 0
     assert Path(found["pictures"], "view_000-sheet.png").is_file()
     assert [Path(file).exists() for file in found["files"]] == [True]
+    assert Path(found["report"]) == Path("runs/demo/report.html")
+    assert "On 2 test views" in Path(found["report"]).read_text()
     assert "Backends: cpu" in err

@@ -12,8 +12,8 @@ import torch
 from raymine import checkpoint
 from raymine.errors import CheckpointError, ConfigError, RunError
 from raymine.experiment import train
+from raymine.metrics_log import read_rows
 from raymine.rundir import RunDir
-from raymine.tracking import read_rows
 from support.disc_scene import write_scene
 from support.runs import StopAt, request
 

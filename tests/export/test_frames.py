@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,7 @@ import pytest
 from torch import Tensor
 
 from raymine.contracts import Rays, Rendered
-from raymine.export import frames as frames_module
-from raymine.export import orbit, render_path, render_view, write_frames
+from raymine.export import Abandoned, orbit, render_path, render_view, write_frames
 from support.novel_views import CAMERA, Sphere, make_scene, ring
 
 
@@ -37,7 +37,7 @@ def test_render_path_shows_a_centred_ball_and_writes_frames(tmp_path: Path) -> N
     assert all(p.is_file() for p in written)
 
 
-def test_large_view_is_rendered_in_pieces_with_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_view_is_rendered_in_pieces_with_the_same_pixels() -> None:
     sizes = []
 
     class Counted(Sphere):
@@ -48,11 +48,30 @@ def test_large_view_is_rendered_in_pieces_with_the_same_pixels(monkeypatch: pyte
     scene = make_scene(ring(np.zeros(3), 4.0, 0.3, np.array([0.7])))
     views = []
     for piece in (1 << 20, 700):
-        monkeypatch.setattr(frames_module, "_PIECE", piece)
-        view = render_view(Counted(), CAMERA, scene.frames[0].pose, scene.bounds, background=(0.0, 1.0, 0.0))
-        views.append(view)
+        pose, background = scene.frames[0].pose, (0.0, 1.0, 0.0)
+        views.append(render_view(Counted(), CAMERA, pose, scene.bounds, background=background, piece=piece))
     assert sizes == [1200, 700, 500]
     assert views[0].opacity.min() == 0
     assert views[0].opacity.max() == 1
     for name in ("colour", "opacity", "depth"):
         assert np.array_equal(getattr(views[0], name), getattr(views[1], name))
+
+
+def test_unwanted_view_is_abandoned_between_pieces_and_rays_can_be_changed() -> None:
+    scene = make_scene(ring(np.zeros(3), 4.0, 0.3, np.array([0.7])))
+    pose, asked = scene.frames[0].pose, []
+
+    def unwanted() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
+    black = (0.0, 0.0, 0.0)
+    with pytest.raises(Abandoned):
+        render_view(Sphere(), CAMERA, pose, scene.bounds, background=black, piece=500, unwanted=unwanted)
+    assert len(asked) == 3
+
+    def away(rays: Rays) -> Rays:
+        return replace(rays, directions=-rays.directions)
+
+    assert render_view(Sphere(), CAMERA, pose, scene.bounds, background=black).opacity.max() == 1
+    assert render_view(Sphere(), CAMERA, pose, scene.bounds, background=black, change=away).opacity.max() == 0

@@ -37,10 +37,13 @@ from .pack import Pack
 from .pipeline import Pipeline
 from .recipes import Recipes
 from .render import Render
+from .report import Report
 from .reproduce import Reproduce
 from .runs import Runs
+from .serve import Serve
 from .train import Train
 from .verify import Verify
+from .view import View
 
 _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 
@@ -54,6 +57,9 @@ COMMANDS: dict[str, type] = {
     "train": Train,
     "eval": Evaluate,
     "render": Render,
+    "view": View,
+    "serve": Serve,
+    "report": Report,
     "runs": Runs,
     "reproduce": Reproduce,
     "pipeline": Pipeline,
@@ -190,7 +196,10 @@ def _overview(program: str, description: str, commands: Mapping[str, type]) -> i
 def _with_home(command: Any) -> Any:
     """The command with `~` replaced in its paths. A shell does not do so in `--out=~/run`."""
     values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    paths = {name: expanded(value) for name, value in values.items() if isinstance(value, Path)}
+    paths: dict[str, Any] = {name: expanded(value) for name, value in values.items() if isinstance(value, Path)}
+    for name, value in values.items():
+        if isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
+            paths[name] = tuple(expanded(each) for each in value)
     return dataclasses.replace(command, **paths)
 
 

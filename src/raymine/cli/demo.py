@@ -1,4 +1,4 @@
-"""`raymine demo`: train, evaluate and render the built-in scene in about a minute. Needs no data and no GPU."""
+"""`raymine demo`: train, evaluate, render and report the built-in scene in about a minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEWEST_VIEWS, MOST_VIEWS = 16, 60
 
 @dataclass(frozen=True)
 class Demo:
-    """Train the built-in scene, evaluate its test views and render an orbit. Needs no data and no GPU."""
+    """Train the built-in scene, evaluate its test views, render an orbit and write a report. Needs no data or GPU."""
 
     seconds: float = 45.0
     """Seconds of training."""
@@ -41,6 +41,7 @@ class Demo:
         """Exit code 0 on success, 130 or 143 if a signal stopped the training."""
         from raymine.config import require_seconds
         from raymine.experiment import TrainRequest, load_run
+        from raymine.report import write_report
 
         from .evaluate import evaluate_run
         from .narrate import narrated_train
@@ -65,11 +66,16 @@ class Demo:
         loaded = load_run(out)
         evaluation = evaluate_run(loaded, "test", out / "eval")
         orbit = render_orbit(loaded, out, orbit_views(evaluation))
+        report = write_report((out,))
+        for note in report.notes:
+            output.say(note)
         if self.json:
             scores = {"test_psnr": evaluation.psnr, "test_ssim": evaluation.ssim, "views": len(evaluation.views)}
-            output.emit_json({**found, **scores, "pictures": out / "eval" / "images", "files": [orbit]})
+            output.emit_json(
+                {**found, **scores, "pictures": out / "eval" / "images", "files": [orbit], "report": report.path}
+            )
         else:
-            _panel(out, evaluation, orbit, result.elapsed, time.perf_counter() - started)
+            _panel(out, evaluation, (report.path, orbit), result.elapsed, time.perf_counter() - started)
         return 0
 
 
@@ -99,7 +105,8 @@ def render_orbit(loaded: LoadedRun, out: Path, count: int) -> Path:
         return write_views(views_along(loaded, path, progress), target, ("colour",), count / VIDEO_SECONDS)[0]
 
 
-def _panel(out: Path, evaluation: Evaluation, orbit: Path, trained: float, total: float) -> None:
+def _panel(out: Path, evaluation: Evaluation, files: tuple[Path, Path], trained: float, total: float) -> None:
+    """Print the result. files: the report and the orbit."""
     from rich.markup import escape
     from rich.panel import Panel
 
@@ -108,8 +115,9 @@ def _panel(out: Path, evaluation: Evaluation, orbit: Path, trained: float, total
         f"PSNR {evaluation.psnr:.2f} dB, SSIM {evaluation.ssim:.3f} (higher is better) on {views},",
         f"after {output.duration(trained)} of training ({output.duration(total)} in all).",
         "",
-        f"Look at    {out / 'eval' / 'images'}/*-sheet.png  (predicted, true, error, depth)",
-        f"           {orbit}  (new views on an orbit)",
+        f"Look at    {files[0]}  (the report: open it in a browser)",
+        f"           {out / 'eval' / 'images'}/*-sheet.png  (predicted, true, error, depth)",
+        f"           {files[1]}  (new views on an orbit)",
         "",
         f"Evaluate   raymine eval {out}",
         f"Render     raymine render {out} --path orbit --frames 120 --depth",

@@ -20,7 +20,8 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 # Name of the extra, its module, its purpose.
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
-    ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
+    ("view", "viser", "`raymine view` and `raymine train --view`"),
+    ("report", "matplotlib", "curves in `raymine report` and `raymine bench mining`"),
     ("tensorboard", "tensorboard", "`raymine train --track tensorboard`"),
     ("trackio", "trackio", "`raymine train --track trackio`"),
     ("mlflow", "mlflow", "`raymine train --track mlflow`"),

@@ -90,7 +90,8 @@ def _text(value: str, what: str, page: str) -> str:
 def _require_count(name: str, given: list[str], command: type, page: str) -> None:
     """Raise `ConfigError` for more arguments than the command has, and for one that is missing."""
     known = [each for each in dataclasses.fields(command) if _is_positional(_hints(command)[each.name])]
-    if len(given) > len(known):
+    several = any(typing.get_origin(typing.get_args(_hints(command)[each.name])[0]) is tuple for each in known)
+    if len(given) > len(known) and not several:
         raise ConfigError(f"`raymine {name}` takes no such argument: `{given[len(known)]}`.", hint=page)
     for field in known[len(given) :]:
         if field.default is dataclasses.MISSING:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from raymine.experiment import (
+    Observer,
+    Observers,
     RunResult,
     SilentObserver,
     StartInfo,
@@ -40,6 +42,8 @@ def backend_sentence(device: str) -> str:
     return "Backends: " + "; ".join(f"{backend}: {', '.join(ops)}" for backend, ops in groups.items()) + "."
 
 
-def narrated_train(request: TrainRequest, *, verbose: bool = False) -> RunResult:
-    """Train, with messages and progress on stderr. verbose: also say which backend runs each op."""
-    return train_with_progress(request, Narrator(verbose), output.messages(), Stopwatch.of_process())
+def narrated_train(request: TrainRequest, *, verbose: bool = False, also: SilentObserver | None = None) -> RunResult:
+    """Train, with messages and progress on stderr. verbose: say which backend runs each op. also: another observer."""
+    narrator = Narrator(verbose)
+    observer: Observer = narrator if also is None else Observers([narrator, also])
+    return train_with_progress(request, observer, output.messages(), Stopwatch.of_process())

@@ -20,6 +20,8 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from raymine.progress_bar import ProgressBar
+from raymine.quantities import duration as duration
+from raymine.quantities import size as size
 
 Callback = Callable[[int, int], None]
 
@@ -117,29 +119,8 @@ def shortened(text: str) -> str:
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as text: 7.3 s, 4 min 10 s, 2 h 05 min; a dash for NaN and infinity."""
-    if not math.isfinite(seconds):
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def took(total: float, parts: Mapping[str, float]) -> None:
     """Print how long a command took, and its parts in seconds. What is left of `total` is the loading before them."""
     loading = max(0.0, total - sum(parts.values()))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in {"loading": loading, **parts}.items())
     say(f"Took {duration(total)}: {stages}.")
-
-
-def size(count: float) -> str:
-    """Bytes as text, in powers of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from . import output
 from .imports import find_own_modules
+
+if TYPE_CHECKING:
+    from raymine.experiment import SilentObserver
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,13 @@ class Train:
     """Send the metrics to this program too. Repeat it for more. They are always in metrics.jsonl of the run."""
     profile: bool = False
     """Write a PyTorch profiler trace of a few steps, and a table of where their time goes, to `profile` in the run."""
+    view: bool = False
+    """Show the run in a browser while it trains, for a small share of the time (docs/viewer.md). Needs the extra
+    `view`."""
+    host: str = "127.0.0.1"
+    """Where --view listens. The default is for this machine alone; others need a token, which is printed."""
+    port: int = 8080
+    """Port of --view; 0 is any free one."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Also say which backend runs each op, and why; `raymine doctor` lists them too."""
     json: bool = False
@@ -135,7 +147,8 @@ class Train:
             track=self.track,
             profile=self.profile,
         )
-        result = narrated_train(request, verbose=self.verbose)
+        with self._viewer() as viewer:
+            result = narrated_train(request, verbose=self.verbose, also=viewer)
         if self.json:
             output.emit_json(asdict(result))
         if result.status == "stopped":
@@ -150,3 +163,22 @@ class Train:
             how = fit.get((self.refine_poses, self.exposure), "")
             output.say(f"Next: raymine eval {target}{how}   or   raymine render {target}")
         return result.exit_code
+
+    @contextlib.contextmanager
+    def _viewer(self) -> Iterator[SilentObserver | None]:
+        """The observer that shows the run in a browser, if it is wanted."""
+        if not self.view:
+            yield None
+            return
+        from raymine.listening import Place
+        from raymine.viewer import LiveViewer
+
+        place = Place(self.host, self.port)
+        viewer = LiveViewer(place)
+        if place.warning:
+            output.warn(place.warning)
+        output.say(f"Viewer: {viewer.url}  (while training; afterwards: raymine view RUN)")
+        try:
+            yield viewer
+        finally:
+            viewer.close()

@@ -51,7 +51,7 @@ class LoadedRun:
     @property
     def trained(self) -> tuple[int, ...]:
         """The frames of the scene that the run was trained on."""
-        return split_training(self.scene, self.config.hold_out)[0]
+        return split_training(self.scene, self.config.hold_out, self.config.leave_out)[0]
 
     def training_poses(self) -> np.ndarray:
         """Poses [I, 3, 4] float64 of the frames `trained`: the refined ones, or those of the scene."""
@@ -111,7 +111,7 @@ def load_run(
     scene = scene.reaching(config.train.levels)
     # Building the state needs the bounds of the scene, but no pixels, and images only to count their corrections.
     corrected = config.train.poses is not None or config.train.exposure is not None
-    frames = split_training(scene, config.hold_out)[0] if corrected else ()
+    frames = split_training(scene, config.hold_out, config.leave_out)[0] if corrected else ()
     data = TrainData(CameraRig(scene, frames, target), _NoImages(), scene.bounds, scene.background)
     # Nor does it need the state of the pixel sampler.
     state = create_state(replace(config.train, pixels=PixelConfig()), data, seed=config.seed, device=target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from raymine.contracts import Renderer
+from raymine.contracts import Renderer, Scene
 from raymine.evaluate.quick import EvalSplit
 from raymine.files import JSON
 
@@ -20,7 +20,8 @@ class StartInfo:
 
     max_useful_steps: a run limited by `max_seconds` ends after this many steps at the latest; 0: no such limit.
     notes: sentences for the user about decisions, such as the format of the scene. warnings: sentences about problems
-    of the scene that do not prevent training.
+    of the scene that do not prevent training. source: the scene as it is trained on. trained: indices of its frames
+    that are trained on.
     """
 
     run: Path
@@ -34,6 +35,8 @@ class StartInfo:
     max_useful_steps: int = 0
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    source: Scene | None = None
+    trained: tuple[int, ...] = ()
 
     @property
     def last_step(self) -> int:

@@ -238,6 +238,7 @@ def _create(request: TrainRequest, work: _Work) -> RunDir:
         status="running",
         started=utc_now(),
         environment=describe_environment(prepared.device),
+        train_images=len(split_training(prepared.scene, config.hold_out, config.leave_out)[0]),
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
     run = RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
@@ -417,4 +418,6 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
         max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=notes,
         warnings=warnings,
+        source=scene,
+        trained=work.data.rig.frames,
     )

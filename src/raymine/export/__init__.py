@@ -1,6 +1,7 @@
 """Export of novel views: camera paths, frames and video."""
 
 from .curves import interpolate_poses as interpolate_poses
+from .frames import Abandoned as Abandoned
 from .frames import FramePictures as FramePictures
 from .frames import View as View
 from .frames import render_path as render_path

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from raymine import pictures
-from raymine.contracts import Bounds, Camera, Renderer
+from raymine.contracts import Bounds, Camera, Rays, Renderer
 from raymine.errors import ConfigError
 from raymine.files import expanded
 from raymine.rays import rays_for_camera
@@ -80,6 +80,10 @@ class FramePictures:
         return pictures.opacity_picture(self.view.opacity)
 
 
+class Abandoned(Exception):
+    """A view was not finished, because nobody wants it any more."""
+
+
 def render_view(
     renderer: Renderer,
     camera: Camera,
@@ -89,19 +93,27 @@ def render_view(
     background: tuple[float, float, float],
     time: float | None = None,
     device: torch.device | str = "cpu",
+    piece: int = _PIECE,
+    change: Callable[[Rays], Rays] | None = None,
+    unwanted: Callable[[], bool] | None = None,
 ) -> View:
     """Render the view of a camera at a pose [3, 4] in the normalised world. `ConfigError` for more than 33 megapixels.
 
-    background: colour in 0..1. device: of the rays for the renderer. A pixel that is not finite becomes 0.
+    background: colour in 0..1. device: of the rays for the renderer. A pixel that is not finite becomes 0. piece: rays
+    that are rendered at a time. change: applied to the rays, for instance to shorten them. unwanted: asked before each
+    piece; if it is true, `Abandoned` is raised.
     """
     require_size(camera.width, camera.height)
     backdrop = torch.tensor(background, dtype=torch.float32, device=device)
     shape, n = (camera.height, camera.width), camera.height * camera.width
     # On the CPU, where the pieces of a large picture are put together.
     colour, opacity, depth = (torch.empty(n, *tail) for tail in ((3,), (), ()))
-    for first in range(0, n, _PIECE):
-        span = range(first, min(first + _PIECE, n))
+    for first in range(0, n, piece):
+        if unwanted is not None and unwanted():
+            raise Abandoned
+        span = range(first, min(first + piece, n))
         rays = rays_for_camera(camera, pose, bounds, time=time, device=device, pixels=span)
+        rays = rays if change is None else change(rays)
         rendered, at = renderer.render(rays, backdrop), slice(span.start, span.stop)
         for values, found in ((colour, rendered.colour), (opacity, rendered.opacity)):
             values[at] = found.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0)

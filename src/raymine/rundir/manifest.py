@@ -67,7 +67,8 @@ class Manifest:
     PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
     of the model at `step`, on test views or on views held out from training; None if there was none at that step.
     `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select. `hard_images`:
-    training images that stayed hard while the others improved, when the run has finished.
+    training images that stayed hard while the others improved, when the run has finished. `train_images`: their number;
+    None for runs of earlier versions.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Manifest:
     rollbacks: tuple[tuple[int, int], ...] = ()
     error: str | None = None
     attempts: tuple[Attempt, ...] = field(default=())
+    train_images: int | None = None
 
 
 def upgraded(data: JSON) -> JSON:

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from pathlib import Path
 from typing import NamedTuple
 
 from raymine.bench.records import BenchRun, Document
 from raymine.bench.snapshots import FOLDER
-from raymine.files import atomic_file
+from raymine.pages import html
+from raymine.pages.html import text as _text
+from raymine.pages.svg import to_svg
 
 from . import plots
-from .svg import to_svg
 from .table import table_of
 
 PAGE = "mining.html"
-
-_CSS = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #5b6570; --grid: #d8dde3; --card: #f5f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #101316; --ink: #dde3e9; --soft: #98a3ae; --grid: #353c44; --card: #181c21; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 16px; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p, li, figcaption { max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .92rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--grid); text-align: right; white-space: nowrap; }
-th { font-size: .85rem; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
-th:first-child { position: sticky; left: 0; background: var(--paper); }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px;
-  align-items: start; }
-figure { margin: 0; padding: 12px; background: var(--card); border-radius: 8px; min-width: 0; }
-figure h3 { margin: 0 0 .3rem; font-size: 1rem; } figure.wide { grid-column: 1 / -1; }
-svg { display: block; width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif !important; }
-.strip { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px; margin-bottom: .5rem; }
-.strip p { font-size: .88rem; margin: 0 0 .4rem; } .strip img { display: block; width: 100%; border-radius: 4px; }
-code { overflow-wrap: anywhere; font-size: .9em; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
-dt { color: var(--soft); } dd { margin: 0; }
-"""
-
 
 _SENTENCES = {
     "psnr": (
@@ -85,10 +57,8 @@ class PageFigure(NamedTuple):
 
 def write_page(folder: Path, document: Document) -> Path:
     """Write `mining.html` to the folder of the results. Pictures from the folder are embedded."""
-    text = render_page(folder, document)
     path = folder / PAGE
-    with atomic_file(path, "write the page of the benchmark") as file:
-        file.write(text.encode())
+    html.write_page(path, render_page(folder, document), "write the page of the benchmark")
     return path
 
 
@@ -98,13 +68,15 @@ def render_page(folder: Path, document: Document) -> str:
     title = f"Mining benchmark: {scene}"
     runs = f"{len(document.runs)} of {len(document.setting.policies) * document.seeds} runs"
     partial = "" if document.complete else f"<p><strong>Incomplete:</strong> {runs} are done.</p>"
-    figures = "\n".join(_figure(each) for each in all_figures(folder, document))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
+    figures = "\n".join(
+        html.figure(each.name, each.title, each.says, each.body, wide=each.wide)
+        for each in all_figures(folder, document)
+    )
+    return html.page(
+        title,
         f"<h1>{_text(title)}</h1>\n{_lead(document)}\n{partial}\n{_table(document)}\n<h2>Figures</h2>\n"
-        f'<div class="figures">\n{figures}\n</div>\n{_conditions(document)}\n</main>\n</body>\n</html>\n'
+        f'<div class="figures">\n{figures}\n</div>\n{_conditions(document)}',
+        generator="raymine bench mining",
     )
 
 
@@ -180,16 +152,7 @@ def _picture_figures(folder: Path, document: Document) -> list[PageFigure]:
 
 def _picture(folder: Path, run: BenchRun, kind: str, label: str) -> str:
     path = folder / FOLDER / run.pictures[kind]
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<p><img alt="{_text(label)}" src="data:image/png;base64,{data}">{_text(label)}</p>'
-
-
-def _figure(figure: PageFigure) -> str:
-    wide = ' class="wide"' if figure.wide else ""
-    return (
-        f'<figure id="{figure.name}"{wide}>\n<h3>{_text(figure.title)}</h3>\n{figure.body}\n'
-        f"<figcaption>{_text(figure.says)}</figcaption>\n</figure>"
-    )
+    return f"<p>{html.image(path.read_bytes(), 'png', label)}{_text(label)}</p>"
 
 
 def _lead(document: Document) -> str:
@@ -240,8 +203,7 @@ def _conditions(document: Document) -> str:
         ),
         ("numbers", "all of them, and every config, are in mining.json beside this page"),
     )
-    items = "".join(f"<dt>{_text(name)}</dt><dd><code>{_text(value)}</code></dd>" for name, value in rows)
-    return f"<h2>Conditions</h2>\n<dl>{items}</dl>"
+    return f"<h2>Conditions</h2>\n{html.definitions(rows)}"
 
 
 def _load(document: Document) -> str:
@@ -252,7 +214,3 @@ def _load(document: Document) -> str:
         f"{min(shares):.2f} to {max(shares):.2f} s of processor time per second of training; much variation between "
         "runs means that other programs were at work, and that times are worth little"
     )
-
-
-def _text(value: str) -> str:
-    return html.escape(value, quote=True)

@@ -10,8 +10,7 @@ import numpy as np
 from raymine.bench.derive import BINS, binned_loss, curve_of, loss_ratio, mean_curve
 from raymine.bench.records import BenchRun, Document, Look
 from raymine.mining.diagnose import Histogram
-
-from .svg import INK, colour_of, dash_of, new_figure
+from raymine.pages.svg import INK, colour_of, dash_of, label_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +45,7 @@ def psnr(document: Document) -> Figure:
         moments = mean_curve(curves).seconds
         if len(moments):
             _line(document, axes, policy, moments, [np.interp(moments, *c) for c in curves if len(c.psnr)])
-    _plain(axes, "training time (s)", "held-out PSNR (dB)")
+    label_axes(axes, "training time (s)", "held-out PSNR (dB)")
     axes.set_xlim(0, budget)
     return figure
 
@@ -69,8 +68,8 @@ def loss(document: Document) -> Figure:
                 label=policy,
             )
     upper.set_yscale("log")
-    _plain(upper, "", "training loss")
-    _plain(lower, "iteration (step)", "loss / loss of none", legend=False)
+    label_axes(upper, "", "training loss")
+    label_axes(lower, "iteration (step)", "loss / loss of none", legend=False)
     if "none" not in found:
         _say(lower, "none was not trained")
     return figure
@@ -81,7 +80,7 @@ def skewness(document: Document) -> Figure:
     figure, (axes,) = new_figure()
     for policy, runs in groups(document):
         _over_time(document, axes, policy, runs, lambda look: look.diagnosis.skewness)
-    _plain(axes, "training time (s)", "skewness of G (no unit)")
+    label_axes(axes, "training time (s)", "skewness of G (no unit)")
     return figure
 
 
@@ -94,8 +93,8 @@ def share(document: Document) -> Figure:
         _line(document, upper, policy, grid, ratios)
         _over_time(document, lower, policy, runs, lambda look: look.diagnosis.tau)
     upper.set_ylim(0, 1.05)
-    _plain(upper, "", "trained / marched, b/B")
-    _plain(lower, "training time (s)", "tau (1 = all alike)", legend=False)
+    label_axes(upper, "", "trained / marched, b/B")
+    label_axes(lower, "training time (s)", "tau (1 = all alike)", legend=False)
     return figure
 
 
@@ -129,8 +128,8 @@ def distributions(document: Document) -> Figure:
         if last:
             _steps(document, upper, policy, [each.pixel_loss for each in last])
             _steps(document, lower, policy, [each.weights for each in last])
-    _plain(upper, "squared error of a pixel (colour in 0..1)", "share of rays (%)")
-    _plain(lower, "rendering weight of a sample (no unit)", "share of samples (%)", legend=False)
+    label_axes(upper, "squared error of a pixel (colour in 0..1)", "share of rays (%)")
+    label_axes(lower, "rendering weight of a sample (no unit)", "share of samples (%)", legend=False)
     return figure
 
 
@@ -190,8 +189,8 @@ def ray(run: BenchRun) -> Figure:
     bar.set_label("importance, sqrt(G / largest G)")
     lower.set_yscale("log")
     lower.set_ylim(bottom=floor / 2)
-    _plain(upper, "", "rendering weight")
-    _plain(lower, "distance along the ray (world units)", "gradient norm G", legend=False)
+    label_axes(upper, "", "rendering weight")
+    label_axes(lower, "distance along the ray (world units)", "gradient norm G", legend=False)
     return figure
 
 
@@ -219,14 +218,6 @@ def _steps(document: Document, axes: Axes, policy: str, found: Sequence[Histogra
     axes.stairs(100 * counts / max(1, total), edges, color=colour_of(names, policy), linewidth=1.8, label=policy,
                 linestyle=dash_of(names, policy))  # fmt: skip
     axes.set_xscale("log")
-
-
-def _plain(axes: Axes, x: str, y: str, *, legend: bool = True) -> None:
-    """Set the labels, and put a legend above the panel, where it hides nothing."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    if legend and axes.get_legend_handles_labels()[1]:
-        axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=2.6, columnspacing=1.2)
 
 
 def _say(axes: Axes, text: str) -> None:

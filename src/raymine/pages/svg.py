@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +55,22 @@ def new_figure(rows: int = 1, *, height: float = HEIGHT, sharex: bool = False) -
     return figure, [row[0] for row in axes]
 
 
+def label_axes(axes: Axes, x: str, y: str, *, legend: bool = True) -> None:
+    """Set the labels, and put a legend above the panel, where it hides nothing."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if legend and axes.get_legend_handles_labels()[1]:
+        axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=2.6, columnspacing=1.2)
+
+
 def to_svg(draw: Callable[[], Figure], name: str, label: str) -> str:
     """The figure of `draw` as an <svg> element in the style of the page. `name` makes its ids unique on the page."""
     import matplotlib
 
     text = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # The browser has the letters that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         draw().savefig(text, format="svg", transparent=True)
     body = text.getvalue()
     body = body[body.index("<svg") :]

@@ -1,0 +1,26 @@
+"""Quantities as text: durations and sizes."""
+
+from __future__ import annotations
+
+import math
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text: 7.3 s, 4 min 10 s, 2 h 05 min; a dash for NaN and infinity."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """Bytes as text, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

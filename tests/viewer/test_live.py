@@ -1,0 +1,85 @@
+"""The viewer of a run that trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raymine.errors import ResourceError
+from raymine.experiment import LiveRun, Observers, SilentObserver, StartInfo, train
+from raymine.listening import Place, listen
+from raymine.viewer import LiveViewer
+from raymine.viewer.live import SHARE
+from support.disc_scene import write_scene_of_eight
+from support.runs import request
+from support.screens import FakeClient
+
+pytest.importorskip("viser")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+
+class Joins(SilentObserver):
+    """Connects a client when the run starts, if it is wanted."""
+
+    def __init__(self, viewer: LiveViewer, joins: bool) -> None:
+        self.viewer, self.joins, self.renderers = viewer, joins, 0
+        self.client: FakeClient | None = None
+
+    def on_start(self, info: StartInfo) -> None:
+        server = self.viewer.server
+        assert server is not None
+        assert info.source is not None
+        if self.joins:
+            self.client = FakeClient(info.source.frames[0].pose, width=64, height=48)
+            server.presenter.joined(self.client)
+
+
+def trained(folder: Path, *, joins: bool, steps: int) -> tuple[Joins, list[int]]:
+    viewer = LiveViewer(Place())
+    watcher, made = Joins(viewer, joins), [0]
+
+    class Counts(SilentObserver):
+        """Counts the renderers that the viewer asks for."""
+
+        def on_burst(self, live: LiveRun) -> None:
+            def renderer():  # type: ignore[no-untyped-def]
+                made[0] += 1
+                return live.renderer()
+
+            viewer.on_burst(LiveRun(live.step, live.elapsed, renderer))
+
+        def on_start(self, info: StartInfo) -> None:
+            viewer.on_start(info)
+
+    scene = folder / "scene"
+    if not scene.exists():
+        write_scene_of_eight(scene)
+    train(request(scene, folder / f"run-{joins}", steps=steps), observer=Observers([Counts(), watcher]))
+    viewer.close()
+    assert viewer.server is None
+    return watcher, made
+
+
+def test_no_work_is_done_when_nobody_is_connected(tmp_path: Path) -> None:
+    watcher, made = trained(tmp_path, joins=False, steps=30)
+    assert made == [0]
+    assert watcher.viewer.seconds_drawn == watcher.viewer.seconds_trained == 0.0
+
+
+def test_client_gets_pictures_within_the_share_of_the_time(tmp_path: Path) -> None:
+    watcher, made = trained(tmp_path, joins=True, steps=600)
+    viewer, client = watcher.viewer, watcher.client
+    assert client is not None
+    assert len(client.pictures) >= 1
+    assert made[0] >= len(client.pictures)
+    points = viewer._occupied()
+    assert points is not None
+    assert points.shape[1] == 3
+    # One picture may take longer than was expected of it.
+    assert viewer.seconds_drawn <= SHARE * (viewer.seconds_drawn + viewer.seconds_trained) + 1.0
+
+
+def test_port_in_use_is_an_error_before_training(tmp_path: Path) -> None:
+    with listen(Place()) as taken, pytest.raises(ResourceError, match="is in use"):
+        LiveViewer(Place(port=taken.getsockname()[1]))

@@ -1,0 +1,164 @@
+"""Which picture is drawn next, at which size, and what it shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raymine.cameras import look_at
+from raymine.evaluate.metrics import psnr
+from raymine.experiment import LoadedRun, load_run, train
+from raymine.export import render_view
+from raymine.pictures import depth_picture
+from raymine.scenes.bank import open_bank
+from raymine.viewer.camera import camera_of
+from raymine.viewer.draw import Look
+from raymine.viewer.pacing import STAGES
+from raymine.viewer.presenter import REST, Presenter
+from raymine.viewer.things import Photos, occupied_points
+from support.disc_scene import write_scene_of_eight
+from support.runs import request
+from support.screens import FakeClient
+
+POSE = look_at((0.0, -4.0, 1.0), (0.0, 0.0, 0.0))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    folder = tmp_path_factory.mktemp("view")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYMINE_CACHE", str(folder / "cache"))
+        train(request(write_scene_of_eight(folder / "scene"), folder / "run", steps=60))
+        return load_run(folder / "run", device="cpu")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def presenter_of(loaded: LoadedRun, clock: Clock) -> Presenter:
+    return Presenter(loaded.scene, torch.device("cpu"), now=clock)
+
+
+def rendered(loaded: LoadedRun, client: FakeClient) -> np.ndarray:
+    camera = camera_of(client.camera, client.camera.image_width, client.camera.image_height)
+    background = loaded.scene.background or (0.0, 0.0, 0.0)
+    return render_view(loaded.renderer, camera, POSE, loaded.scene.bounds, background=background).colour
+
+
+def test_nothing_is_drawn_without_clients(loaded: LoadedRun) -> None:
+    presenter = presenter_of(loaded, Clock())
+    assert not presenter.watched
+    assert presenter.cost() is None
+    assert not presenter.draw_next(loaded.renderer)
+    client = FakeClient(POSE)
+    presenter.joined(client)
+    presenter.left(client)
+    assert not presenter.draw_next(loaded.renderer)
+    assert client.pictures == []
+
+
+def test_pictures_grow_while_the_camera_rests_and_the_last_matches_render(loaded: LoadedRun) -> None:
+    clock = Clock()
+    presenter, client = presenter_of(loaded, clock), FakeClient(POSE)
+    presenter.speed.rays_per_second = 10_000.0
+    presenter.joined(client)
+    while presenter.draw_next(loaded.renderer):
+        presenter.speed.rays_per_second = 10_000.0
+    widths = [picture.shape[1] for picture in client.pictures]
+    assert widths == sorted(set(widths))
+    assert widths[0] < 40
+    assert widths[-1] == 80
+    truth = rendered(loaded, client)
+    assert truth.std() > 0.02
+    assert psnr(torch.from_numpy(client.pictures[-1] / 255.0).float(), torch.from_numpy(truth)) > 45
+
+
+def test_moving_camera_gets_small_pictures_until_it_rests(loaded: LoadedRun) -> None:
+    clock = Clock()
+    presenter, client = presenter_of(loaded, clock), FakeClient(POSE)
+    presenter.speed.rays_per_second = 10_000.0
+    presenter.joined(client)
+    presenter.moved(client)
+    assert presenter.draw_next(loaded.renderer)
+    assert not presenter.draw_next(loaded.renderer)
+    clock.now += REST + 0.01
+    assert presenter.draw_next(loaded.renderer)
+    assert client.pictures[1].shape[0] > client.pictures[0].shape[0]
+
+
+def test_picture_is_abandoned_when_the_camera_moves_meanwhile(loaded: LoadedRun) -> None:
+    presenter, client = presenter_of(loaded, Clock()), FakeClient(POSE)
+    presenter.joined(client)
+    presenter._screens[1].stage = STAGES - 1
+
+    class Moves:
+        def render(self, rays, background):  # type: ignore[no-untyped-def]
+            presenter.moved(client)
+            return loaded.renderer.render(rays, background)
+
+    import raymine.viewer.draw as drawing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_PIECE", 1000)
+        assert not presenter.draw_next(Moves())
+    assert client.pictures == []
+    assert presenter._screens[1].stage == 0
+
+
+def test_kinds_crop_and_the_model_change_the_picture(loaded: LoadedRun) -> None:
+    presenter, client = presenter_of(loaded, Clock()), FakeClient(POSE)
+    presenter.joined(client)
+
+    def latest(look: Look) -> np.ndarray:
+        presenter.changed(look)
+        while presenter.draw_next(loaded.renderer):
+            pass
+        return client.pictures[-1]
+
+    colour, depth, opacity = latest(Look()), latest(Look("depth")), latest(Look("opacity"))
+    assert opacity.std() > 5
+    assert (depth != opacity).any()
+    empty = latest(Look(crop=((5.0, 5.0, 5.0), (6.0, 6.0, 6.0))))
+    assert (empty == 255).all() or empty.std() < 1e-6
+    half = latest(Look("opacity", crop=((-1.5, -1.5, -1.5), (0.0, 1.5, 1.5))))
+    assert half[:, :38].mean() == pytest.approx(opacity[:, :38].mean(), rel=0.35)
+    assert half[:, 50:].mean() < 0.2 * max(1.0, opacity[:, 50:].mean()) + 1
+    before = len(client.pictures)
+    assert not presenter.draw_next(loaded.renderer)
+    presenter.model_changed()
+    assert presenter.draw_next(loaded.renderer)
+    assert len(client.pictures) == before + 1
+    assert colour.shape == opacity.shape
+    assert depth_picture is not None
+
+
+def test_error_is_that_of_the_nearest_photo(loaded: LoadedRun) -> None:
+    frames = loaded.scene.of_split("train")
+    with open_bank(loaded.scene, frames) as bank:
+        photos = Photos(loaded.scene, frames, lambda: bank)
+        pose = loaded.scene.frames[frames[2]].pose
+        moved = pose.copy()
+        moved[:, 3] *= 1.05
+        found = photos.nearest(moved)
+        assert found is not None
+        np.testing.assert_array_equal(found[1], pose)
+        presenter = Presenter(loaded.scene, torch.device("cpu"), truth=photos.nearest)
+        client = FakeClient(moved)
+        presenter.joined(client)
+        presenter.changed(Look("error"))
+        assert presenter.draw_next(loaded.renderer)
+        assert client.pictures[-1].shape == (16, 16, 3)
+
+
+def test_occupied_points_lie_where_the_model_is(loaded: LoadedRun) -> None:
+    points = occupied_points(loaded.renderer)
+    assert points is not None
+    assert len(points) > 10
+    assert (np.abs(points) <= 1.5).all()
+    assert occupied_points(object()) is None  # type: ignore[arg-type]
