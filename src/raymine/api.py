@@ -28,7 +28,8 @@ from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
 from raymine.contracts import Camera, Frame, Scene, Split
 from raymine.errors import ConfigError, renamed_options
-from raymine.evaluate import Evaluation, FitChoice, FitConfig, PictureChoice
+from raymine.evaluate import Evaluation, FitChoice, FitConfig, Lpips, LpipsChoice, PictureChoice
+from raymine.evaluate.lpips import WeightsUnavailable, chosen_nets, load_lpips
 from raymine.experiment import (
     LoadedRun,
     RunResult,
@@ -304,20 +305,31 @@ class Run:
         *,
         pictures: PictureChoice = "all",
         fit: FitChoice | None = None,
+        lpips: LpipsChoice | None = None,
     ) -> Evaluation:
-        """Compute PSNR (dB) and SSIM of the views of a split ("test", "val" or "train").
+        """Compute PSNR (dB), SSIM and, if asked for, LPIPS of the views of a split ("test", "val" or "train").
 
         views: evaluate this many views, evenly spread over the split; None evaluates all of them.
         out: a folder to write metrics.json and pictures to. They replace those of an earlier evaluation.
         pictures: of every view ("all"), of the first four ("few") or of none ("none").
         fit: also score the views after their poses ("poses"), exposures ("exposure") or "both" were fitted to their
             images, with the field frozen (docs/poses.md). The result has these scores as `fitted`, beside the others.
+        lpips: also compute LPIPS with AlexNet ("alex"), VGG16 ("vgg") or "both" (docs/evaluation.md). The weights are
+            downloaded once; if that fails, a warning says so, and the other scores are computed.
         """
+        networks = [] if lpips is None else self._lpips(lpips)
         wanted = None if fit is None else FitConfig(fit)
         frames = choose_frames(self.scene, split, None if views is None else whole(views, "views"))
         folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
-            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted)
+            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted, lpips=networks)
+
+    def _lpips(self, choice: LpipsChoice) -> list[Lpips]:
+        try:
+            return [load_lpips(net, self.device) for net in chosen_nets(choice)]
+        except WeightsUnavailable as error:
+            warnings.warn(f"no LPIPS: {error}", stacklevel=3)
+            return []
 
     def _camera(self, camera: Camera | int) -> Camera:
         if isinstance(camera, Camera):
