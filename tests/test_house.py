@@ -26,7 +26,7 @@ LAYERS = [
     {"engines"},
     {"config"},
     {"evaluate", "checkpoint", "tracking", "export", "recipes"},
-    {"rundir"},
+    {"rundir", "ingestion"},
     {"experiment"},
     {"bench", "compat"},
     {"_arguments"},

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -47,6 +47,9 @@ from raymine.export import novel_camera, render_view, with_fov
 from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import fitting_overrides, policy_overrides
 from raymine.scenes.bank import open_bank
+
+if TYPE_CHECKING:
+    from raymine.ingestion import Ingested, Lens, Mapper, Matching
 
 Array = np.ndarray | Tensor | Sequence[Any]
 """Numbers as a NumPy array, a tensor or nested sequences."""
@@ -150,6 +153,44 @@ def load(
     for note in loaded.notes:
         warnings.warn(note, stacklevel=2)
     return Run(loaded)
+
+
+def ingest(
+    photos: str | Path,
+    *,
+    out: str | Path,
+    frames: int = 60,
+    matching: Matching = "auto",
+    mapper: Mapper = "incremental",
+    lens: Lens = "auto",
+    undistort: bool = False,
+    feature_size: int = 2000,
+    threads: int = 0,
+) -> Ingested:
+    """Compute the poses of photos, or of frames of a video, and write the scene folder `out` (docs/ingest.md).
+
+    photos: a folder, or a video, of which the `frames` sharpest frames are taken. matching: compare all pairs
+        ("exhaustive"), neighbours by name ("sequential"), or decide by their number ("auto"). mapper: "incremental", or
+        "global" for hundreds of photos. lens: "pinhole", "simple-radial", "opencv", "fisheye", or "auto".
+    undistort: write photos without lens distortion. feature_size: longer side in pixels at which features are searched.
+    threads: 0 uses all cores.
+
+    The result says which photos have a pose, and why others have none. A call that was stopped continues. Needs the
+    extra `ingest`.
+    """
+    from raymine.ingestion import IngestConfig
+    from raymine.ingestion import ingest as make
+
+    config = IngestConfig(
+        frames=whole(frames, "frames"),
+        matching=matching,
+        mapper=mapper,
+        lens=lens,
+        undistort=bool(undistort),
+        feature_size=whole(feature_size, "feature_size"),
+        threads=whole(threads, "threads"),
+    )
+    return make(path_of(photos, "photos"), path_of(out, "out"), config)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 # Name of the extra, its module, its purpose.
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
+    ("ingest", "pycolmap", "poses of photos by `raymine ingest`"),
     ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
 )
 

@@ -1,0 +1,239 @@
+"""The steps of COLMAP, each in a process of its own: `python -m raymine.ingestion.worker STEP`.
+
+On stdin: a job as a line of JSON. On stdout: lines "progress DONE TOTAL", and at the end "result JSON". COLMAP writes
+to stderr. Jobs have `database`, `images` (a folder), `threads`, and what a step needs besides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from raymine.files import JSON
+
+Job = dict[str, Any]
+_SEED = 0
+_BLOCK = 8
+"""Photos of a block of pairs: COLMAP stores matches after each block, so less is lost when it is stopped."""
+_OVERLAP = 12
+_SMALLEST_MODEL = 3
+
+
+def features(job: Job) -> JSON:
+    """Find features in all pictures. Those that have some already are left as they are."""
+    import pycolmap
+
+    with pycolmap.Database.open(job["database"]) as database:
+        for number, group in enumerate(job["groups"], start=1):
+            if not database.exists_camera(number):
+                focal = group["focal"] or 1.2 * max(group["width"], group["height"])
+                camera = pycolmap.Camera.create_from_model_name(
+                    number, group["model"], focal, group["width"], group["height"]
+                )
+                camera.has_prior_focal_length = group["focal"] is not None
+                database.write_camera(camera, use_camera_id=True)
+    extraction = pycolmap.FeatureExtractionOptions()
+    extraction.max_image_size, extraction.num_threads, extraction.use_gpu = job["feature_size"], job["threads"], False
+    total = sum(len(group["names"]) for group in job["groups"])
+    with _counting(job["database"], "keypoints", total):
+        for number, group in enumerate(job["groups"], start=1):
+            reader = pycolmap.ImageReaderOptions()
+            reader.existing_camera_id = number
+            pycolmap.extract_features(
+                job["database"],
+                job["images"],
+                image_names=group["names"],
+                reader_options=reader,
+                extraction_options=extraction,
+            )
+    with pycolmap.Database.open(job["database"]) as database:
+        return {image.name: database.num_keypoints_for_image(image.image_id) for image in database.read_all_images()}
+
+
+def matches(job: Job) -> JSON:
+    """Match pairs of pictures. Pairs that were matched already are skipped. Returns inliers of pairs, by names."""
+    import pycolmap
+
+    matching = pycolmap.FeatureMatchingOptions()
+    matching.num_threads, matching.use_gpu = job["threads"], False
+    verification = pycolmap.TwoViewGeometryOptions()
+    verification.ransac.random_seed = _SEED
+    pairing: Any
+    if job["matching"] == "exhaustive":
+        pairing = pycolmap.ExhaustivePairingOptions()
+        pairing.block_size = _BLOCK
+        match, total = pycolmap.match_exhaustive, job["count"] * (job["count"] - 1) // 2
+    else:
+        pairing = pycolmap.SequentialPairingOptions()
+        pairing.overlap, pairing.quadratic_overlap = _OVERLAP, True
+        match, total = pycolmap.match_sequential, _sequential_pairs(job["count"])
+    with _counting(job["database"], "two_view_geometries", total):
+        match(
+            job["database"],
+            matching_options=matching,
+            pairing_options=pairing,
+            verification_options=verification,
+        )
+    with pycolmap.Database.open(job["database"]) as database:
+        names = {image.image_id: image.name for image in database.read_all_images()}
+        pair_ids, inliers = database.read_two_view_geometry_num_inliers()
+    found = []
+    for pair, count in zip(pair_ids, inliers, strict=True):
+        first, second = pycolmap.pair_id_to_image_pair(pair)
+        if count:
+            found.append([names[first], names[second], int(count)])
+    return found
+
+
+def mapping(job: Job) -> JSON:
+    """Compute poses. Writes the model with the most pictures to `model`; returns what each model has."""
+    import pycolmap
+
+    pycolmap.set_random_seed(_SEED)
+    work = Path(job["work"])
+    if job["mapper"] == "global":
+        wide = pycolmap.GlobalPipelineOptions()
+        wide.num_threads, wide.min_model_size, wide.random_seed = job["threads"], _SMALLEST_MODEL, _SEED
+        models = pycolmap.global_mapping(job["database"], job["images"], str(work), options=wide)
+    else:
+        options = pycolmap.IncrementalPipelineOptions()
+        options.num_threads, options.min_model_size, options.random_seed = job["threads"], _SMALLEST_MODEL, _SEED
+        counter = _Counter(job["count"])
+        models = pycolmap.incremental_mapping(
+            job["database"],
+            job["images"],
+            str(work),
+            options=options,
+            initial_image_pair_callback=counter.pair,
+            next_image_callback=counter.one,
+        )
+    ordered = sorted(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()), reverse=True)
+    if ordered and ordered[0].num_reg_images() >= _SMALLEST_MODEL:
+        ordered[0].write(job["model"])
+    return [_summary(model) for model in ordered]
+
+
+def undistort(job: Job) -> JSON:
+    """Write pictures without lens distortion, and their model, below `out`."""
+    import pycolmap
+
+    pycolmap.undistort_images(job["out"], job["model"], job["images"], jpeg_quality=95, num_threads=job["threads"])
+    return True
+
+
+def place(job: Job) -> JSON:
+    """Move the model by the similarity `matrix` [4, 4], in place."""
+    import numpy as np
+    import pycolmap
+
+    matrix = np.array(job["matrix"])
+    scale = float(np.cbrt(np.linalg.det(matrix[:3, :3])))
+    model = pycolmap.Reconstruction(job["model"])
+    model.transform(pycolmap.Sim3d(scale, pycolmap.Rotation3d(matrix[:3, :3] / scale), matrix[:3, 3]))
+    model.write(job["model"])
+    return True
+
+
+STEPS: dict[str, Callable[[Job], JSON]] = {
+    "features": features,
+    "matches": matches,
+    "mapping": mapping,
+    "undistort": undistort,
+    "place": place,
+}
+
+
+def _summary(model: Any) -> JSON:
+    images = [model.image(number) for number in model.reg_image_ids()]
+    return {
+        "points": model.num_points3D(),
+        "error": float(model.compute_mean_reprojection_error()),
+        "images": {image.name: int(image.num_points3D) for image in images},
+        "cameras": [
+            {
+                "model": str(camera.model_name),
+                "width": camera.width,
+                "height": camera.height,
+                "params": [float(value) for value in camera.params],
+            }
+            for camera in model.cameras.values()
+        ],
+    }
+
+
+def _sequential_pairs(count: int) -> int:
+    """The number of pairs that COLMAP's sequential matching compares."""
+    steps = set(range(1, _OVERLAP + 1)) | {1 << i for i in range(_OVERLAP)}
+    return sum(max(0, count - step) for step in steps)
+
+
+class _Counter:
+    """Reports pictures that have got a pose. A second model starts over; the larger count stays on display."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._found = total, 0
+
+    def pair(self) -> None:
+        self._found = 2
+        _report(2, self._total)
+
+    def one(self) -> None:
+        self._found += 1
+        _report(min(self._found, self._total), self._total)
+
+
+@contextmanager
+def _counting(database: str, table: str, total: int) -> Iterator[None]:
+    """Report the rows of a table while the block runs: COLMAP does not tell how far it is."""
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.5):
+            with suppress(sqlite3.Error):
+                _report(_rows(database, table), total)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    _report(total, total)
+
+
+def _rows(database: str, table: str) -> int:
+    connection = sqlite3.connect(f"{Path(database).as_uri()}?mode=ro", uri=True, timeout=0.2)
+    try:
+        return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def _report(done: int, total: int) -> None:
+    print(f"progress {min(done, total)} {total}", flush=True)
+
+
+def _end_with_caller() -> None:
+    """End this process when stdin ends: the process that started it was killed."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+    print("result", json.dumps(STEPS[sys.argv[1]](job)), flush=True)
+    # Not by returning: threads of COLMAP and the one above would have to be waited for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
