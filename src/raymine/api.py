@@ -49,7 +49,7 @@ from raymine.recipes.policies import fitting_overrides, policy_overrides
 from raymine.scenes.bank import open_bank
 
 if TYPE_CHECKING:
-    from raymine.ingestion import Ingested, Lens, Mapper, Matching
+    from raymine.ingestion import Features, Ingested, Lens, Mapper, Matching
 
 Array = np.ndarray | Tensor | Sequence[Any]
 """Numbers as a NumPy array, a tensor or nested sequences."""
@@ -162,6 +162,7 @@ def ingest(
     frames: int = 60,
     matching: Matching = "auto",
     mapper: Mapper = "incremental",
+    features: Features = "robust",
     lens: Lens = "auto",
     undistort: bool = False,
     feature_size: int = 2000,
@@ -171,7 +172,8 @@ def ingest(
 
     photos: a folder, or a video, of which the `frames` sharpest frames are taken. matching: compare all pairs
         ("exhaustive"), neighbours by name ("sequential"), or decide by their number ("auto"). mapper: "incremental", or
-        "global" for hundreds of photos. lens: "pinhole", "simple-radial", "opencv", "fisheye", or "auto".
+        "global" for hundreds of photos. features: "robust", or "fast", which needs photos from closer together.
+        lens: "pinhole", "simple-radial", "opencv", "fisheye", or "auto".
     undistort: write photos without lens distortion. feature_size: longer side in pixels at which features are searched.
     threads: 0 uses all cores.
 
@@ -185,6 +187,7 @@ def ingest(
         frames=whole(frames, "frames"),
         matching=matching,
         mapper=mapper,
+        features=features,
         lens=lens,
         undistort=bool(undistort),
         feature_size=whole(feature_size, "feature_size"),

@@ -6,6 +6,7 @@ verdict   why a photo has no pose, and what helps              page             
 run       the order of all of it
 """
 
+from .config import Features as Features
 from .config import IngestConfig as IngestConfig
 from .config import Lens as Lens
 from .config import Mapper as Mapper

@@ -9,14 +9,13 @@ from raymine.errors import ConfigError, MissingExtraError, option
 
 Matching = Literal["auto", "exhaustive", "sequential"]
 Mapper = Literal["incremental", "global"]
+Features = Literal["robust", "fast"]
 Lens = Literal["auto", "pinhole", "simple-radial", "opencv", "fisheye"]
 
 MOST_EXHAUSTIVE, MOST_EXHAUSTIVE_FRAMES = 120, 60
 """Photos, and frames of a video, up to which `auto` compares every picture with every other one."""
-FEW_PHOTOS = 12
-"""With fewer photos than this, `auto` fits a lens of one distortion coefficient: four are not determined."""
-
 _MODELS = {
+    "auto": "SIMPLE_RADIAL",
     "pinhole": "PINHOLE",
     "simple-radial": "SIMPLE_RADIAL",
     "opencv": "OPENCV",
@@ -29,21 +28,23 @@ class IngestConfig:
     """How poses are computed.
 
     frames: pictures that are taken from a video. matching: which pairs are compared; `auto` decides by their number.
-    lens: camera model that is fitted. undistort: write pictures without lens distortion. feature_size: pictures are
-    reduced to this many pixels on the longer side to find features; the scene keeps their full size. threads: 0 uses
-    all cores that the process may use.
+    features: `robust` ones are adapted to the slope of surfaces, so photos from farther apart match; `fast` ones are
+    plain SIFT. lens: camera model that is fitted. undistort: write pictures without lens distortion. feature_size:
+    pictures are reduced to this many pixels on the longer side to find features; the scene keeps their full size.
+    threads: 0 uses all cores that the process may use.
     """
 
     frames: int = 60
     matching: Matching = "auto"
     mapper: Mapper = "incremental"
+    features: Features = "robust"
     lens: Lens = "auto"
     undistort: bool = False
     feature_size: int = 2000
     threads: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("matching", Matching), ("mapper", Mapper), ("lens", Lens)):
+        for name, choices in (("matching", Matching), ("mapper", Mapper), ("features", Features), ("lens", Lens)):
             value = getattr(self, name)
             if value not in get_args(choices):
                 raise ConfigError(f"{option(name)} must be one of {', '.join(get_args(choices))}, got {value!r}.")
@@ -58,10 +59,9 @@ class IngestConfig:
             return self.matching
         return "exhaustive" if count <= (MOST_EXHAUSTIVE_FRAMES if video else MOST_EXHAUSTIVE) else "sequential"
 
-    def model_for(self, count: int) -> str:
-        """COLMAP's name of the camera model for `count` pictures."""
-        if self.lens == "auto":
-            return _MODELS["simple-radial" if count < FEW_PHOTOS else "opencv"]
+    @property
+    def model(self) -> str:
+        """COLMAP's name of the camera model."""
         return _MODELS[self.lens]
 
 

@@ -7,6 +7,7 @@ OUT/sparse/0/      COLMAP's model: cameras, poses, points   OUT/ingest.json   th
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sqlite3
 import time
@@ -31,6 +32,7 @@ from .source import Skipped, Source, find_source
 from .stages import Stages, fresh_folder, open_stages, publish, require_free, staging_of
 from .verdict import Verdict, advice, judge
 from .video import write_sharp_frames
+from .worker import BLOCK
 
 Progress = Callable[[int, int], None]
 Reset = Callable[[], None]
@@ -212,11 +214,15 @@ class _Ingest:
         return {"database": database, "images": str(self.images.absolute()), "threads": self.threads, **more}
 
     def _features(self, photos: Sequence[Photo]) -> dict[str, int]:
-        options = {"model": self.config.model_for(len(photos)), "size": self.config.feature_size}
-        groups = [_camera_of(group, options["model"]) for group in groups_of(photos).values()]
-        job = self._job(groups=groups, feature_size=options["size"])
+        options: dict[str, JSON] = {
+            "model": self.config.model,
+            "feature_size": self.config.feature_size,
+            "robust": self.config.features == "robust",
+        }
+        groups = [_camera_of(group, self.config.model) for group in groups_of(photos).values()]
+        job = self._job(groups=groups, **options)
         words = f"Finding features in {len(photos)} photos"
-        return self._stage("features", options, words, self._step("features", job), self._remove_database)
+        return self._stage("features", options, words, self._step("features", job, len(photos)), self._remove_database)
 
     def _remove_database(self) -> None:
         for file in self.stages.folder.glob("database.db*"):
@@ -225,7 +231,8 @@ class _Ingest:
     def _matches(self, photos: Sequence[Photo]) -> list[tuple[str, str, int]]:
         how = self.config.matching_for(len(photos), self.source.video)
         words = "Matching every photo with every other" if how == "exhaustive" else "Matching photos with the next ones"
-        step = self._step("matches", self._job(matching=how, count=len(photos)))
+        blocks = math.ceil(len(photos) / BLOCK) ** 2 if how == "exhaustive" else len(photos)
+        step = self._step("matches", self._job(matching=how, robust=self.config.features == "robust"), blocks)
         result = self._stage("matches", {"matching": how}, words, step, self._remove_matches)
         return [(first, second, inliers) for first, second, inliers in result]
 
@@ -236,17 +243,17 @@ class _Ingest:
 
     def _models(self, photos: Sequence[Photo]) -> list[dict[str, Any]]:
         work, model = self.stages.path("mapping").absolute(), self.stages.path("model").absolute()
-        job = self._job(mapper=self.config.mapper, count=len(photos), work=str(work), model=str(model))
+        job = self._job(mapper=self.config.mapper, work=str(work), model=str(model))
 
         def compute(progress: Progress) -> JSON:
             fresh_folder(work)
             fresh_folder(model)
-            return run_step("mapping", job, self.log, progress=progress)
+            return run_step("mapping", job, self.log, total=len(photos), progress=progress)
 
         return self._stage("mapping", {"mapper": self.config.mapper}, "Computing poses", compute)
 
-    def _step(self, step: str, job: dict[str, JSON]) -> Callable[[Progress], JSON]:
-        return lambda progress: run_step(step, job, self.log, progress=progress)
+    def _step(self, step: str, job: dict[str, JSON], total: int) -> Callable[[Progress], JSON]:
+        return lambda progress: run_step(step, job, self.log, total=total, progress=progress)
 
     def _write_scene(
         self, verdicts: Sequence[Verdict], skipped: Sequence[Skipped], models: Sequence[dict[str, Any]]

@@ -1,18 +1,18 @@
 """The steps of COLMAP, each in a process of its own: `python -m raymine.ingestion.worker STEP`.
 
-On stdin: a job as a line of JSON. On stdout: lines "progress DONE TOTAL", and at the end "result JSON". COLMAP writes
-to stderr. Jobs have `database`, `images` (a folder), `threads`, and what a step needs besides.
+On stdin: a job as a line of JSON. Its result goes to the file `result`. COLMAP writes to stderr. Jobs have `database`,
+`images` (a folder), `threads`, and what a step needs besides.
+
+Nothing here opens the database with Python's own SQLite: two copies of SQLite in one process break each other's locks.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from raymine.files import JSON
 
 Job = dict[str, Any]
 _SEED = 0
-_BLOCK = 8
+BLOCK = 8
 """Photos of a block of pairs: COLMAP stores matches after each block, so less is lost when it is stopped."""
 _OVERLAP = 12
 _SMALLEST_MODEL = 3
+_MOST_FEATURES = 4096
+"""Of a picture. Matching takes time with the square of it."""
 
 
 def features(job: Job) -> JSON:
@@ -41,18 +43,18 @@ def features(job: Job) -> JSON:
                 database.write_camera(camera, use_camera_id=True)
     extraction = pycolmap.FeatureExtractionOptions()
     extraction.max_image_size, extraction.num_threads, extraction.use_gpu = job["feature_size"], job["threads"], False
-    total = sum(len(group["names"]) for group in job["groups"])
-    with _counting(job["database"], "keypoints", total):
-        for number, group in enumerate(job["groups"], start=1):
-            reader = pycolmap.ImageReaderOptions()
-            reader.existing_camera_id = number
-            pycolmap.extract_features(
-                job["database"],
-                job["images"],
-                image_names=group["names"],
-                reader_options=reader,
-                extraction_options=extraction,
-            )
+    extraction.sift.max_num_features = _MOST_FEATURES
+    extraction.sift.estimate_affine_shape = extraction.sift.domain_size_pooling = job["robust"]
+    for number, group in enumerate(job["groups"], start=1):
+        reader = pycolmap.ImageReaderOptions()
+        reader.existing_camera_id = number
+        pycolmap.extract_features(
+            job["database"],
+            job["images"],
+            image_names=group["names"],
+            reader_options=reader,
+            extraction_options=extraction,
+        )
     with pycolmap.Database.open(job["database"]) as database:
         return {image.name: database.num_keypoints_for_image(image.image_id) for image in database.read_all_images()}
 
@@ -62,25 +64,19 @@ def matches(job: Job) -> JSON:
     import pycolmap
 
     matching = pycolmap.FeatureMatchingOptions()
-    matching.num_threads, matching.use_gpu = job["threads"], False
+    matching.num_threads, matching.use_gpu, matching.guided_matching = job["threads"], False, job["robust"]
     verification = pycolmap.TwoViewGeometryOptions()
     verification.ransac.random_seed = _SEED
     pairing: Any
     if job["matching"] == "exhaustive":
         pairing = pycolmap.ExhaustivePairingOptions()
-        pairing.block_size = _BLOCK
-        match, total = pycolmap.match_exhaustive, job["count"] * (job["count"] - 1) // 2
+        pairing.block_size = BLOCK
+        match = pycolmap.match_exhaustive
     else:
         pairing = pycolmap.SequentialPairingOptions()
         pairing.overlap, pairing.quadratic_overlap = _OVERLAP, True
-        match, total = pycolmap.match_sequential, _sequential_pairs(job["count"])
-    with _counting(job["database"], "two_view_geometries", total):
-        match(
-            job["database"],
-            matching_options=matching,
-            pairing_options=pairing,
-            verification_options=verification,
-        )
+        match = pycolmap.match_sequential
+    match(job["database"], matching_options=matching, pairing_options=pairing, verification_options=verification)
     with pycolmap.Database.open(job["database"]) as database:
         names = {image.image_id: image.name for image in database.read_all_images()}
         pair_ids, inliers = database.read_two_view_geometry_num_inliers()
@@ -105,15 +101,7 @@ def mapping(job: Job) -> JSON:
     else:
         options = pycolmap.IncrementalPipelineOptions()
         options.num_threads, options.min_model_size, options.random_seed = job["threads"], _SMALLEST_MODEL, _SEED
-        counter = _Counter(job["count"])
-        models = pycolmap.incremental_mapping(
-            job["database"],
-            job["images"],
-            str(work),
-            options=options,
-            initial_image_pair_callback=counter.pair,
-            next_image_callback=counter.one,
-        )
+        models = pycolmap.incremental_mapping(job["database"], job["images"], str(work), options=options)
     ordered = sorted(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()), reverse=True)
     if ordered and ordered[0].num_reg_images() >= _SMALLEST_MODEL:
         ordered[0].write(job["model"])
@@ -168,59 +156,6 @@ def _summary(model: Any) -> JSON:
     }
 
 
-def _sequential_pairs(count: int) -> int:
-    """The number of pairs that COLMAP's sequential matching compares."""
-    steps = set(range(1, _OVERLAP + 1)) | {1 << i for i in range(_OVERLAP)}
-    return sum(max(0, count - step) for step in steps)
-
-
-class _Counter:
-    """Reports pictures that have got a pose. A second model starts over; the larger count stays on display."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._found = total, 0
-
-    def pair(self) -> None:
-        self._found = 2
-        _report(2, self._total)
-
-    def one(self) -> None:
-        self._found += 1
-        _report(min(self._found, self._total), self._total)
-
-
-@contextmanager
-def _counting(database: str, table: str, total: int) -> Iterator[None]:
-    """Report the rows of a table while the block runs: COLMAP does not tell how far it is."""
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.5):
-            with suppress(sqlite3.Error):
-                _report(_rows(database, table), total)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    _report(total, total)
-
-
-def _rows(database: str, table: str) -> int:
-    connection = sqlite3.connect(f"{Path(database).as_uri()}?mode=ro", uri=True, timeout=0.2)
-    try:
-        return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
-    finally:
-        connection.close()
-
-
-def _report(done: int, total: int) -> None:
-    print(f"progress {min(done, total)} {total}", flush=True)
-
-
 def _end_with_caller() -> None:
     """End this process when stdin ends: the process that started it was killed."""
     sys.stdin.read()
@@ -230,7 +165,7 @@ def _end_with_caller() -> None:
 def main() -> None:
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_caller, daemon=True).start()
-    print("result", json.dumps(STEPS[sys.argv[1]](job)), flush=True)
+    Path(job["result"]).write_text(json.dumps(STEPS[sys.argv[1]](job)))
     # Not by returning: threads of COLMAP and the one above would have to be waited for.
     os._exit(0)
 
