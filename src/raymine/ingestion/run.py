@@ -243,7 +243,9 @@ class _Ingest:
 
     def _models(self, photos: Sequence[Photo]) -> list[dict[str, Any]]:
         work, model = self.stages.path("mapping").absolute(), self.stages.path("model").absolute()
-        job = self._job(mapper=self.config.mapper, work=str(work), model=str(model))
+        longest = max(max(photo.width, photo.height) for photo in photos)
+        pixel = max(1.0, longest / self.config.feature_size)
+        job = self._job(mapper=self.config.mapper, work=str(work), model=str(model), pixel=pixel)
 
         def compute(progress: Progress) -> JSON:
             fresh_folder(work)

@@ -64,7 +64,7 @@ def chosen_nets(choice: LpipsChoice) -> tuple[LpipsNet, ...]:
     """The networks of a choice. `ConfigError` for an unknown one."""
     if choice not in get_args(LpipsChoice):
         raise ConfigError(f"{option('lpips')} must be one of {', '.join(get_args(LpipsChoice))}, got {choice!r}.")
-    return ("alex", "vgg") if choice == "both" else (choice,)  # type: ignore[return-value]
+    return ("alex", "vgg") if choice == "both" else (choice,)
 
 
 def load_lpips(
