@@ -231,8 +231,17 @@ class _Ingest:
     def _matches(self, photos: Sequence[Photo]) -> list[tuple[str, str, int]]:
         how = self.config.matching_for(len(photos), self.source.video)
         words = "Matching every photo with every other" if how == "exhaustive" else "Matching photos with the next ones"
-        blocks = math.ceil(len(photos) / BLOCK) ** 2 if how == "exhaustive" else len(photos)
-        step = self._step("matches", self._job(matching=how, robust=self.config.features == "robust"), blocks)
+        count = len(photos)
+        # COLMAP tells blocks of pairs, or photos; people count pairs, or photos.
+        steps, shown = (
+            (math.ceil(count / BLOCK) ** 2, count * (count - 1) // 2) if how == "exhaustive" else (count, count)
+        )
+        job = self._job(matching=how, robust=self.config.features == "robust")
+
+        def step(progress: Progress) -> JSON:
+            told: Progress = lambda done, _: progress(done * shown // steps, shown)  # noqa: E731
+            return run_step("matches", job, self.log, total=steps, progress=told)
+
         result = self._stage("matches", {"matching": how}, words, step, self._remove_matches)
         return [(first, second, inliers) for first, second, inliers in result]
 

@@ -108,7 +108,7 @@ def mapping(job: Job) -> JSON:
         models = pycolmap.incremental_mapping(job["database"], job["images"], str(work), options=options)
     ordered = sorted(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()), reverse=True)
     if ordered and ordered[0].num_reg_images() >= _SMALLEST_MODEL:
-        _refine(ordered[0], job["pixel"])
+        _refine(ordered[0], job["pixel"], job["threads"])
         ordered[0].write(job["model"])
     return [_summary(model) for model in ordered]
 
@@ -143,7 +143,7 @@ STEPS: dict[str, Callable[[Job], JSON]] = {
 }
 
 
-def _refine(model: Any, pixel: float) -> None:
+def _refine(model: Any, pixel: float, threads: int) -> None:
     """Adjust the model with a loss on which outliers have little effect; leave out bad points and photos that see few.
 
     On the built-in scene, whose repeated patterns match wrongly, it halves the errors of camera centres. pixel: of the
@@ -154,6 +154,7 @@ def _refine(model: Any, pixel: float) -> None:
     options = pycolmap.BundleAdjustmentOptions()
     options.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
     options.ceres.loss_function_scale = _LOSS_PIXELS * pixel
+    options.ceres.solver_options.num_threads = threads
     pycolmap.bundle_adjustment(model, options)
     pycolmap.ObservationManager(model).filter_all_points3D(_LARGEST_ERROR * pixel, _SMALLEST_ANGLE)
     weak = [number for number in model.reg_image_ids() if model.image(number).num_points3D < _FEWEST_POINTS]
