@@ -50,7 +50,7 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
     assert out == ""
     assert err == (
         "error: there is no command `trian`. Did you mean `train`?\n"
-        "Commands: demo, check, train, eval, render, runs, bench, doctor.\n"
+        "Commands: demo, ingest, check, train, eval, render, runs, bench, doctor.\n"
     )
 
 
