@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raymine.errors import ConfigError, ResourceError
-from raymine.ingestion.stages import Stages, open_stages, publish, require_free, staging_of
+from raymine.ingestion.stages import Stages, give_up, open_stages, publish, require_free, staging_of
 
 
 def test_finished_stage_is_found_again_with_the_same_options_only(tmp_path: Path) -> None:
@@ -50,6 +50,19 @@ def test_staging_folder_of_other_photos_or_another_process_is_refused(tmp_path: 
         pass
     assert staging_of(out).is_dir()
     assert not out.exists()
+
+
+def test_other_photos_may_follow_an_ingest_that_found_no_poses(tmp_path: Path) -> None:
+    out = tmp_path / "scene"
+    with open_stages(out, "photos") as stages:
+        (stages.folder / "images").mkdir()
+        give_up(stages.folder)
+    with open_stages(out, "photos") as stages:
+        assert (stages.folder / "images").exists(), "the same photos keep what is done"
+    with open_stages(out, "more photos") as stages:
+        assert not (stages.folder / "images").exists()
+    with pytest.raises(ConfigError, match="other photos"), open_stages(out, "photos"):
+        pass
 
 
 def test_folder_that_holds_something_is_refused_and_stays(tmp_path: Path) -> None:

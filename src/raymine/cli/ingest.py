@@ -57,7 +57,11 @@ class Ingest:
             feature_size=self.feature_size,
             threads=self.threads,
         )
-        made = ingest(self.photos, self.out, config, listener=Told())
+        try:
+            made = ingest(self.photos, self.out, config, listener=Told())
+        except KeyboardInterrupt:
+            output.say("The same command continues with the stage that was not finished.")
+            raise
         if self.json:
             output.emit_json(made.to_json())
         else:

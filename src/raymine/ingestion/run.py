@@ -28,8 +28,8 @@ from .config import IngestConfig, require_pycolmap
 from .page import page
 from .photos import Photo, groups_of, link_or_copy, write_upright
 from .process import run_step
-from .source import Skipped, Source, find_source
-from .stages import Stages, fresh_folder, open_stages, publish, require_free, staging_of
+from .source import Skipped, Source, find_source, words_for
+from .stages import Stages, fresh_folder, give_up, open_stages, publish, require_free, staging_of
 from .verdict import Verdict, advice, judge
 from .video import write_sharp_frames
 from .worker import BLOCK
@@ -117,7 +117,11 @@ def ingest(
         return done
     require_free(out)
     with open_stages(out, source.digest) as stages:
-        made = _Ingest(source, out, config, stages, told).run()
+        try:
+            made = _Ingest(source, out, config, stages, told).run()
+        except SceneError:
+            give_up(stages.folder)
+            raise
     shutil.rmtree(staging_of(out), ignore_errors=True)
     return made
 
@@ -188,8 +192,9 @@ class _Ingest:
         photos = [Photo(**each) for each in result["photos"]]
         skipped = [*self.source.skipped, *(Skipped(**each) for each in result["skipped"])]
         if len(photos) < 3:
-            named = "; ".join(f"{each.name} {each.why}" for each in skipped[:5])
-            raise SceneError(f"Only {len(photos)} of the photos can be used; at least 3 are needed.", hint=named)
+            raise SceneError(
+                f"Only {len(photos)} of the photos can be used; at least 3 are needed.", hint=words_for(skipped)
+            )
         return photos, skipped
 
     def _write_frames(self, progress: Progress) -> JSON:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,10 +99,15 @@ def _unusable(path: Path) -> str | None:
     return None
 
 
+def words_for(skipped: Sequence[Skipped]) -> str:
+    """The first few files that are not used, each with its reason."""
+    more = f" {len(skipped) - 3} more files are not used either." if len(skipped) > 3 else ""
+    return " ".join(f"{each.name} {each.why}" for each in skipped[:3]) + more
+
+
 def _too_few(path: Path, files: list[Path], skipped: list[Skipped]) -> SceneError:
     same = [each for each in skipped if "same content" in each.why]
-    named = "; ".join(f"{each.name} {each.why}" for each in skipped[:5])
-    more = f" and {len(skipped) - 5} more files" if len(skipped) > 5 else ""
+    named = words_for(skipped)
     if not files:
         what = f"{path} holds no photo that can be used."
     elif len(files) == 1 and same:
@@ -109,7 +115,7 @@ def _too_few(path: Path, files: list[Path], skipped: list[Skipped]) -> SceneErro
     else:
         what = f"{path} holds {len(files)} photo{'s'[: len(files) != 1]}; at least {FEWEST} are needed to find poses."
     return SceneError(
-        what, hint=f"Not used: {named}{more}." if named else "Take 20 to 100 photos from all around (docs/ingest.md)."
+        what, hint=f"Not used: {named}" if named else "Take 20 to 100 photos from all around (docs/ingest.md)."
     )
 
 

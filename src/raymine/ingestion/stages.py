@@ -104,14 +104,26 @@ def open_stages(out: Path, digest: str) -> Iterator[Stages]:
         lock.release()
 
 
+def give_up(folder: Path) -> None:
+    """Note that no poses were found: other photos may take this staging folder. The same ones keep what is done."""
+    (folder / "given-up").touch()
+
+
 def _require_same_input(folder: Path, out: Path, digest: str) -> None:
     note = folder / "input.json"
     try:
         found = read_json(note)
     except UnreadableFile:
+        found = None
+    same = isinstance(found, dict) and found.get("digest") == digest
+    if found is None or (not same and (folder / "given-up").exists()):
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "lock":
+                entry.unlink()
         write_json(note, {"digest": digest}, "write the state of the ingest")
-        return
-    if not isinstance(found, dict) or found.get("digest") != digest:
+    elif not same:
         raise ConfigError(
             f"{option('out')}: an unfinished ingest of other photos would become {out}.",
             hint=f"Choose another folder, or remove {folder} to give that ingest up.",
