@@ -31,7 +31,7 @@ class Ingest:
     mapper: Literal["incremental", "global"] = "incremental"
     """How poses are computed: one photo after the other, or all at once, which is faster for hundreds of photos."""
     features: Literal["robust", "fast"] = "robust"
-    """`robust` features match photos from farther apart; `fast` ones take a third of the time."""
+    """`robust` features match photos from farther apart; `fast` ones take half the time."""
     lens: Literal["auto", "pinhole", "simple-radial", "opencv", "fisheye"] = "auto"
     """Lens model to fit. `auto` is simple-radial, one coefficient of distortion; opencv has four, for wide lenses."""
     undistort: bool = False
