@@ -27,7 +27,7 @@ LAYERS = [
     {"engines"},
     {"config"},
     {"evaluate", "checkpoint", "metrics_log", "tracking", "monitor", "export", "recipes"},
-    {"rundir"},
+    {"rundir", "ingestion"},
     {"experiment"},
     {"report"},
     {"bench", "compat", "pipeline", "viewer", "serve"},

@@ -12,12 +12,20 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .api import Run as Run
+    from .api import ingest as ingest
     from .api import load as load
     from .api import train as train
     from .cameras import look_at as look_at
     from .contracts import Camera as Camera
 else:
-    _MODULE_OF = {"Run": "api", "load": "api", "train": "api", "look_at": "cameras", "Camera": "contracts"}
+    _MODULE_OF = {
+        "Run": "api",
+        "ingest": "api",
+        "load": "api",
+        "train": "api",
+        "look_at": "cameras",
+        "Camera": "contracts",
+    }
 
     def __getattr__(name: str) -> object:
         import importlib

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
 from raymine.contracts import Camera, Frame, Scene, Split
 from raymine.errors import ConfigError, renamed_options
-from raymine.evaluate import Evaluation, FitChoice, FitConfig, PictureChoice
+from raymine.evaluate import Evaluation, FitChoice, FitConfig, Lpips, LpipsChoice, PictureChoice
+from raymine.evaluate.lpips import WeightsUnavailable, chosen_nets, load_lpips
 from raymine.experiment import (
     LoadedRun,
     RunResult,
@@ -48,6 +49,9 @@ from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import fitting_overrides, policy_overrides
 from raymine.recipes.techniques import Techniques
 from raymine.scenes.bank import open_bank
+
+if TYPE_CHECKING:
+    from raymine.ingestion import Features, Ingested, Lens, Mapper, Matching
 
 Array = np.ndarray | Tensor | Sequence[Any]
 """Numbers as a NumPy array, a tensor or nested sequences."""
@@ -178,6 +182,47 @@ def load(
     for note in loaded.notes:
         warnings.warn(note, stacklevel=2)
     return Run(loaded)
+
+
+def ingest(
+    photos: str | Path,
+    *,
+    out: str | Path,
+    frames: int = 60,
+    matching: Matching = "auto",
+    mapper: Mapper = "incremental",
+    features: Features = "robust",
+    lens: Lens = "auto",
+    undistort: bool = False,
+    feature_size: int = 2000,
+    threads: int = 0,
+) -> Ingested:
+    """Compute the poses of photos, or of frames of a video, and write the scene folder `out` (docs/ingest.md).
+
+    photos: a folder, or a video, of which the `frames` sharpest frames are taken. matching: compare all pairs
+        ("exhaustive"), neighbours by name ("sequential"), or decide by their number ("auto"). mapper: "incremental", or
+        "global" for hundreds of photos. features: "robust", or "fast", which needs photos from closer together.
+        lens: "pinhole", "simple-radial", "opencv", "fisheye", or "auto".
+    undistort: write photos without lens distortion. feature_size: longer side in pixels at which features are searched.
+    threads: 0 uses all cores.
+
+    The result says which photos have a pose, and why others have none. A call that was stopped continues. Needs the
+    extra `ingest`.
+    """
+    from raymine.ingestion import IngestConfig
+    from raymine.ingestion import ingest as make
+
+    config = IngestConfig(
+        frames=whole(frames, "frames"),
+        matching=matching,
+        mapper=mapper,
+        features=features,
+        lens=lens,
+        undistort=bool(undistort),
+        feature_size=whole(feature_size, "feature_size"),
+        threads=whole(threads, "threads"),
+    )
+    return make(path_of(photos, "photos"), path_of(out, "out"), config)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,20 +381,31 @@ class Run:
         *,
         pictures: PictureChoice = "all",
         fit: FitChoice | None = None,
+        lpips: LpipsChoice | None = None,
     ) -> Evaluation:
-        """Compute PSNR (dB) and SSIM of the views of a split ("test", "val" or "train").
+        """Compute PSNR (dB), SSIM and, if asked for, LPIPS of the views of a split ("test", "val" or "train").
 
         views: evaluate this many views, evenly spread over the split; None evaluates all of them.
         out: a folder to write metrics.json and pictures to. They replace those of an earlier evaluation.
         pictures: of every view ("all"), of the first four ("few") or of none ("none").
         fit: also score the views after their poses ("poses"), exposures ("exposure") or "both" were fitted to their
             images, with the field frozen (docs/poses.md). The result has these scores as `fitted`, beside the others.
+        lpips: also compute LPIPS with AlexNet ("alex"), VGG16 ("vgg") or "both" (docs/evaluation.md). The weights are
+            downloaded once; if that fails, a warning says so, and the other scores are computed.
         """
+        networks = [] if lpips is None else self._lpips(lpips)
         wanted = None if fit is None else FitConfig(fit)
         frames = choose_frames(self.scene, split, None if views is None else whole(views, "views"))
         folder = None if out is None else path_of(out, "out")
         with open_bank(self.scene, frames) as images:
-            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted)
+            return score_frames(self._loaded, frames, images, out=folder, pictures=pictures, fit=wanted, lpips=networks)
+
+    def _lpips(self, choice: LpipsChoice) -> list[Lpips]:
+        try:
+            return [load_lpips(net, self.device) for net in chosen_nets(choice)]
+        except WeightsUnavailable as error:
+            warnings.warn(f"no LPIPS: {error}", stacklevel=3)
+            return []
 
     def _time(self, time: float | None) -> float | None:
         """A time in 0..1; None in a static scene, and where nothing in the run depends on time."""

@@ -54,6 +54,26 @@ def test_last_line_says_how_long_it_took(trained: Path, capsys: pytest.CaptureFi
     assert sum(parts) == pytest.approx(total, abs=0.21)
 
 
+def test_protocol_is_printed_and_lpips_without_weights_is_a_warning(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raymine.evaluate.lpips import weights
+
+    def refuse(folder: Path) -> Path:
+        raise weights.WeightsUnavailable("there is no network.", hint="Connect it.")
+
+    monkeypatch.setattr(weights, "_cached", lambda net, path: None)
+    monkeypatch.setattr(weights, "_download", refuse)
+    assert main(["eval", "r", "--device", "cpu", "--pictures", "none", "--lpips", "alex"]) == 0
+    out, err = capsys.readouterr()
+    assert "No LPIPS: there is no network. Connect it." in " ".join(err.split())
+    stored = json.loads((trained / "eval" / "metrics.json").read_text())
+    assert stored["psnr"] > 0
+    assert "lpips_alex" not in stored
+    assert f"Protocol {stored['protocol']['digest']}: all 3 test images" in out
+    assert (stored["protocol"]["split"], stored["protocol"]["views"]) == ("test", 3)
+
+
 def test_unknown_choice_of_pictures_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "r", "--pictures", "some"]) == 2
     assert "--pictures" in capsys.readouterr().err

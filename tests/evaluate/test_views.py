@@ -12,6 +12,9 @@ import torch
 from PIL import Image
 
 from raymine.evaluate import Evaluation, ViewScore, evaluate_views, psnr
+from raymine.evaluate.lpips import Lpips
+from raymine.evaluate.lpips.network import shapes_of
+from raymine.evaluate.protocol import Protocol, digest, quantised
 from raymine.evaluate.views import true_image
 from support.bank_scenes import noise, opened, save, scene_of
 from support.known_views import FakeRig, ListOfImages, ShiftedTruth, random_images
@@ -38,7 +41,8 @@ def test_evaluate_views_scores_a_known_error_and_writes_all_files(tmp_path: Path
     assert calls == [(1, 2), (2, 2)]
     truth, mask = true_image(source, 0, torch.ones(3))
     assert mask is None
-    expected = psnr((truth + 0.1).clamp(0, 1), truth)
+    expected = psnr(quantised(truth + 0.1), quantised(truth))
+    assert abs(expected - psnr((truth + 0.1).clamp(0, 1), truth)) > 1e-3
     assert evaluation.views[0].psnr == pytest.approx(expected, abs=1e-4)
     assert evaluation.psnr == pytest.approx((evaluation.views[0].psnr + evaluation.views[1].psnr) / 2)
     stored = json.loads((tmp_path / "metrics.json").read_text())
@@ -50,6 +54,10 @@ def test_evaluate_views_scores_a_known_error_and_writes_all_files(tmp_path: Path
     }
     with Image.open(tmp_path / "images" / "r_1-pred.png") as picture:
         assert picture.size == (16, 12)
+        shown = np.asarray(picture)
+    with Image.open(tmp_path / "images" / "r_1-true.png") as picture:
+        pair = [torch.from_numpy(image / 255) for image in (shown, np.asarray(picture))]
+    assert psnr(*pair) == pytest.approx(evaluation.views[1].psnr, abs=1e-4), "the pictures are not what was scored"
     # The sheet has four columns with a gap of 8 pixels around each, and labels above: predicted, true, error, depth.
     with Image.open(tmp_path / "images" / "r_1-sheet.png") as picture:
         sheet = np.asarray(picture)
@@ -96,6 +104,32 @@ def test_masked_pixels_do_not_affect_psnr() -> None:
     counted = evaluate_views(renderer, FakeRig(source), source, background=(0, 0, 0), indices=[0])  # type: ignore[arg-type]
     assert masked.views[0].psnr > 100.0
     assert counted.views[0].psnr < 20.0
+
+
+def test_lpips_and_protocol_are_in_the_result_and_its_file(tmp_path: Path) -> None:
+    source = random_images((33, 40), (36, 32))
+    source.masks[1][:] = 0
+    network = Lpips("alex", {name: torch.ones(shape) / math.prod(shape) for name, shape in shapes_of("alex").items()})
+    rig = FakeRig(source)
+    protocol = Protocol(views=2, available=2)
+    evaluation = evaluate_views(
+        ShiftedTruth(source, 0.1),
+        rig,  # type: ignore[arg-type]
+        source,
+        background=(0, 0, 0),
+        out_dir=tmp_path,
+        pictures="none",
+        lpips=[network],
+        protocol=protocol,
+    )
+    truth = quantised(true_image(source, 0, torch.zeros(3))[0])
+    expected = network(quantised(true_image(source, 0, torch.zeros(3))[0] + 0.1), truth)
+    assert evaluation.views[0].lpips["alex"] == pytest.approx(expected, rel=1e-3)
+    assert evaluation.views[1].lpips["alex"] == 0.0, "masked pixels must not count"
+    stored = json.loads((tmp_path / "metrics.json").read_text())
+    assert stored["lpips_alex"] == pytest.approx(expected / 2, rel=1e-3)
+    assert stored["images"][1]["lpips_alex"] == 0.0
+    assert stored["protocol"]["digest"] == digest(protocol)
 
 
 def test_non_finite_prediction_gives_low_finite_psnr() -> None:

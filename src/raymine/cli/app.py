@@ -33,6 +33,7 @@ from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .flags import flags_of, require_valid
+from .ingest import Ingest
 from .pack import Pack
 from .pipeline import Pipeline
 from .recipes import Recipes
@@ -47,11 +48,12 @@ from .view import View
 
 _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 
-Start with `raymine demo`. With photos of your own: `raymine check SCENE`, then `raymine train SCENE`. Help on one
-command: `raymine train --help`. `raymine --version` prints the version."""
+Start with `raymine demo`. With photos of your own: `raymine ingest PHOTOS --out SCENE`, then `raymine train SCENE`.
+Help on one command: `raymine train --help`. `raymine --version` prints the version."""
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
+    "ingest": Ingest,
     "check": Check,
     "recipes": Recipes,
     "train": Train,
@@ -79,6 +81,7 @@ _SMALLER = {
     "train": "Try --downscale 2 or more. ",
     "bench": "Try --downscale 2 or more, or fewer --samples. ",
     "check": "Try --downscale 2 or more. ",
+    "ingest": "Try a smaller --feature-size. ",
     "render": "Try a smaller --size. ",
 }
 """What makes a command need less memory."""

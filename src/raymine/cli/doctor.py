@@ -25,6 +25,7 @@ _EXTRAS = (
     ("tensorboard", "tensorboard", "`raymine train --track tensorboard`"),
     ("trackio", "trackio", "`raymine train --track trackio`"),
     ("mlflow", "mlflow", "`raymine train --track mlflow`"),
+    ("ingest", "pycolmap", "poses of photos by `raymine ingest`"),
 )
 
 

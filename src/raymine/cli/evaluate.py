@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,14 +14,16 @@ from . import output
 from .imports import find_own_modules
 
 if TYPE_CHECKING:
+    import torch
+
     from raymine.contracts import Split
-    from raymine.evaluate import Evaluation, FitConfig, PictureChoice
+    from raymine.evaluate import Evaluation, FitConfig, Lpips, LpipsChoice, PictureChoice
     from raymine.experiment import LoadedRun
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a trained run: PSNR and SSIM per image, and pictures of prediction, truth, error, depth and opacity."""
+    """Evaluate a trained run: PSNR, SSIM, LPIPS; pictures of prediction, truth, error, depth and opacity."""
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
@@ -34,6 +37,9 @@ class Evaluate:
     fit: Literal["poses", "exposure", "both"] | None = None
     """Also score the views after their poses, their exposures or both were fitted to their images, with the field
     frozen: 200 steps of 1024 pixels of each image (docs/poses.md). For runs with --refine-poses or --exposure."""
+    lpips: Literal["alex", "vgg", "both"] | None = None
+    """Also compute LPIPS 0.1 with AlexNet, VGG16 or both (docs/evaluation.md). The weights (64 MB) are downloaded once.
+    On two cores, VGG16 takes 12 s for a view of 800x800."""
     checkpoint: Literal["latest", "best"] = "latest"
     """The checkpoint to evaluate; `best` is selected by the views of `raymine train --hold-out`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -59,7 +65,10 @@ class Evaluate:
             )
         fit = None if self.fit is None else FitConfig(self.fit)
         folder = self.run / "eval" if self.split == "test" else self.run / f"eval-{self.split}"
-        evaluation = evaluate_run(loaded, self.split, folder, views=self.views, pictures=self.pictures, fit=fit)
+        lpips = [] if self.lpips is None else open_lpips(self.lpips, loaded.device)
+        evaluation = evaluate_run(
+            loaded, self.split, folder, views=self.views, pictures=self.pictures, fit=fit, lpips=lpips
+        )
         if self.json:
             output.emit_json({"run": str(self.run), "step": loaded.step, "split": self.split, **evaluation.to_json()})
         else:
@@ -83,10 +92,11 @@ def evaluate_run(
     views: int | None = None,
     pictures: PictureChoice = "all",
     fit: FitConfig | None = None,
+    lpips: Sequence[Lpips] = (),
 ) -> Evaluation:
     """Evaluate a loaded run on one split. Progress goes to stderr, pictures and metrics.json to `folder`.
 
-    fit: also score the views after they were fitted (`evaluate.fit`).
+    fit: also score the views after they were fitted (`evaluate.fit`). lpips: networks of LPIPS to score with.
     """
     from raymine.experiment import choose_frames, score_frames
     from raymine.scenes.bank import open_bank
@@ -105,7 +115,23 @@ def evaluate_run(
             progress=progress,
             fit=fit,
             fit_progress=progress,
+            lpips=lpips,
         )
+
+
+def open_lpips(choice: LpipsChoice, device: torch.device) -> list[Lpips]:
+    """The networks of a choice; none, and a warning, if weights are missing. The other scores need no weights."""
+    from raymine.evaluate.lpips import WeightsUnavailable, chosen_nets, load_lpips
+
+    try:
+        return [load_lpips(net, device, on_fetch=_say_download) for net in chosen_nets(choice)]
+    except WeightsUnavailable as error:
+        output.warn(f"No LPIPS: {error.message} {error.hint}")
+        return []
+
+
+def _say_download() -> None:
+    output.say("Downloading the weights of LPIPS (64 MB, once)")
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
@@ -116,15 +142,27 @@ def print_evaluation(evaluation: Evaluation, title: str) -> None:
         what = {"poses": "poses", "exposure": "exposure", "both": "poses and exposure"}[fitted.config.what]
         how = f"{fitted.config.steps} steps of {fitted.config.pixels} pixels of each image"
         _print_scores(fitted.evaluation, f"{title}, after fitting {what} ({how})")
+    if evaluation.protocol is not None:
+        output.results().print(evaluation.protocol.sentence(), markup=False, soft_wrap=True)
 
 
 def _print_scores(evaluation: Evaluation, title: str) -> None:
+    names = {"alex": "LPIPS (Alex)", "vgg": "LPIPS (VGG)"}
+    lpips = evaluation.lpips
+    columns = ("PSNR (dB)", "SSIM", *(names[net] for net in lpips), "seconds")
     rows = [
-        (view.name, output.number(view.psnr), output.number(view.ssim, 4), f"{view.seconds:.2f}")
+        (
+            view.name,
+            output.number(view.psnr),
+            output.number(view.ssim, 4),
+            *(output.number(view.lpips[net], 4) for net in lpips),
+            f"{view.seconds:.2f}",
+        )
         for view in evaluation.views
     ]
     seconds = sum(view.seconds for view in evaluation.views) / max(1, len(evaluation.views))
-    made = output.table(title, ("image", "PSNR (dB)", "SSIM", "seconds"), rows, right=("PSNR (dB)", "SSIM", "seconds"))
+    made = output.table(title, ("image", *columns), rows, right=columns)
     made.add_section()
-    made.add_row("mean", output.number(evaluation.psnr), output.number(evaluation.ssim, 4), f"{seconds:.2f}")
+    means = (output.number(evaluation.psnr), output.number(evaluation.ssim, 4))
+    made.add_row("mean", *means, *(output.number(value, 4) for value in lpips.values()), f"{seconds:.2f}")
     output.results().print(made)

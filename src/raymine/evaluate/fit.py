@@ -40,6 +40,7 @@ from raymine.step import TrainState
 from raymine.step.exposure import expose
 from raymine.step.poses import PoseConfig, motions, move_poses, move_rays, scene_scale
 
+from .lpips.network import Lpips
 from .views import Evaluation, ViewScore, evaluate_views
 
 FitChoice = Literal["poses", "exposure", "both"]
@@ -139,11 +140,12 @@ def fitted_scores(
     trained: Sequence[int] = (),
     names: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    lpips: Sequence[Lpips] = (),
 ) -> Fitted:
     """Fit and score frames of the scene by the protocol of this module. `images` holds the frames in the same order.
 
     trained: the frames on which the state was trained, needed if its poses were refined. progress: called with (done,
-    total) after each view.
+    total) after each view. lpips: networks whose distances are computed too.
     """
     started = time.perf_counter()
     device = state.device
@@ -159,7 +161,7 @@ def fitted_scores(
         shown = ExposedRenderer(renderer, fits[-1].code) if any(fits[-1].code) else renderer
         one = _OneImage(images, index)
         name = None if names is None else [names[index]]
-        views += evaluate_views(shown, moved, one, background=background, names=name).views
+        views += evaluate_views(shown, moved, one, background=background, names=name, lpips=lpips).views
         if progress is not None:
             progress(index + 1, len(frames))
     return Fitted(config, tuple(views), tuple(fits), time.perf_counter() - started)

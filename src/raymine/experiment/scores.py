@@ -7,8 +7,9 @@ from pathlib import Path
 
 from raymine.contracts import ImageSource, Scene, Split
 from raymine.errors import ConfigError, option
-from raymine.evaluate import Evaluation, FitConfig, PictureChoice, evaluate_views
+from raymine.evaluate import Evaluation, FitConfig, Lpips, PictureChoice, evaluate_views
 from raymine.evaluate.fit import fitted_scores
+from raymine.evaluate.protocol import protocol_of
 from raymine.rays import CameraRig
 
 from .load import LoadedRun
@@ -40,6 +41,7 @@ def score_frames(
     progress: Callable[[int, int], None] | None = None,
     fit: FitConfig | None = None,
     fit_progress: Callable[[int, int], None] | None = None,
+    lpips: Sequence[Lpips] = (),
 ) -> Evaluation:
     """Render frames of the run's scene and compare them with `images`, which holds these frames in the same order.
 
@@ -47,6 +49,7 @@ def score_frames(
     (`all`), of the first four (`few`) or of none. progress: called with (done, total) after each view. fit: also score
     the views after their poses, exposures or both were fitted to `images` (`evaluate.fit`); `Evaluation.fitted` and
     metrics.json then have these scores. Pictures are those without fitting. fit_progress: as `progress`, of the fits.
+    lpips: networks whose distances are computed too. All `frames` must be of one split.
     """
     scene = loaded.scene
     names = [scene.frames[i].image.stem for i in frames]
@@ -62,6 +65,7 @@ def score_frames(
             trained=loaded.trained,
             names=names,
             progress=fit_progress,
+            lpips=lpips,
         )
     return evaluate_views(
         loaded.renderer,
@@ -73,4 +77,6 @@ def score_frames(
         pictures=pictures,
         progress=progress,
         fitted=fitted,
+        lpips=lpips,
+        protocol=protocol_of(scene, scene.frames[frames[0]].split, len(frames)) if frames else None,
     )

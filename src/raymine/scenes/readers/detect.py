@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def _parse_folder(path: Path, downscale: int, unknown: Parsed) -> Parsed:
         unknown.error(str(path), f"the COLMAP model is incomplete: {missing}.", fix, "unknown-format")
     elif images_in(path) or images_in(path / "images"):
         what = "holds images but nothing that says where they were taken from."
-        fix = f"Compute poses first, for instance with COLMAP. {_EXPECTED}"
+        fix = f"Compute poses first: `raymine ingest {shlex.quote(str(path))} --out SCENE`. {_EXPECTED}"
         unknown.error(str(path), what, fix, "unknown-format")
     else:
         broken = sorted(p.name for p in path.iterdir() if not os.path.exists(p))
