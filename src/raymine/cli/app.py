@@ -31,6 +31,7 @@ from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
+from .export import Export
 from .flags import flags_of, require_valid
 from .render import Render
 from .runs import Runs
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, type] = {
     "train": Train,
     "eval": Evaluate,
     "render": Render,
+    "export": Export,
     "runs": Runs,
     **{f"bench {name}": command for name, command in BENCHMARKS.items()},
     "doctor": Doctor,
@@ -62,6 +64,7 @@ _SMALLER = {
     "bench": "Try --downscale 2 or more, or fewer --samples. ",
     "check": "Try --downscale 2 or more. ",
     "render": "Try a smaller --size. ",
+    "export": "Try a smaller --resolution or --count. ",
 }
 """What makes a command need less memory."""
 

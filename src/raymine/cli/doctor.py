@@ -21,6 +21,8 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors", "tyro", "rich",
 _EXTRAS = (
     ("video", "av", "MP4 video from `raymine render`"),
     ("report", "matplotlib", "the page of figures of `raymine bench mining`"),
+    ("mesh", "trimesh", "meshes from `raymine export`"),
+    ("onnx", "onnx", "ONNX files from `raymine export`"),
 )
 
 
