@@ -20,7 +20,7 @@ from raymine.export.model import Box, ExportModel, Progress, no_progress
 _REACH = 8.0
 """Raw densities are cut off this far from the threshold, so that untrained space does not pull on the crossing."""
 
-_SPECK = 0.002
+_SPECK = 0.005
 """A component with less than this share of the surface is removed."""
 
 _RAYS = 20_000

@@ -36,13 +36,16 @@ weight in two places: its colour is a mixture, and would become a speck in front
 _FINEST = 0.5
 """Side of the smallest cubes, in pixels. Smaller ones would hold a hit each, and no more detail."""
 
-_WIDTH, _THICKNESS = 0.4, 0.1
-"""Standard deviations of a splat along the surface and across it, in sides of its cube."""
+_WIDTH, _THICKNESS, _INWARD = 0.3, 0.05, 0.3
+"""Standard deviations of a splat along the surface and across it, and how far it is moved below the surface, in sides
+of its cube. Where a surface is seen edge-on, the faint borders of many splats add up and widen it; moving them inwards
+makes up for it. On lego at 400 x 400: 26.0 dB against the field, 25.6 dB without the move, 24.7 dB with widths 0.4 and 0.1
+and without it."""
 
 _REACH = 1 << 16
 """Cubes from the origin to the farthest one on each side. What lies beyond is gathered in the outermost ones."""
 
-_OPACITY = 0.95
+_OPACITY = 0.9
 _CALM = 0.3
 """Weight, in hits, of the prior that colour does not depend on the direction."""
 
@@ -134,6 +137,7 @@ def place(model: ExportModel, surface: Surface, config: SplatConfig, progress: P
     colours = fit_harmonics(surface, cube, count, config.degree)
     progress("Fitting colours", 1, 1)
     normals = model.normals(means.to(model.device), float(size.median())).cpu().nan_to_num()
+    means = means - normals * (_INWARD * size)[:, None]
     scales = size[:, None].log() + torch.tensor([_WIDTH, _WIDTH, _THICKNESS]).log()
     logits = torch.full((count,), math.log(_OPACITY / (1 - _OPACITY)))
     return Splats(means, scales, quaternion_of(frames_of(normals)), logits, colours)

@@ -25,8 +25,6 @@ BLUR = 0.3
 _WIDE = 1.3
 """Beyond this multiple of the field of view, a splat's Jacobian is that of the border."""
 
-_SIGMAS = 3.0
-
 
 class Drawing(NamedTuple):
     """colour [H, W, 3] without a background (premultiplied), opacity [H, W]."""
@@ -57,8 +55,8 @@ def project(splats: Splats, camera: Camera, pose: Tensor, near: float) -> Tensor
     with torch.no_grad():
         local = (splats.means - pose[:, 3]) @ turn.T
         ahead = local[:, 2].clamp_min(near)
-        # A splat's extent in the picture is at most about 3 times its largest scale.
-        reach = 3 * splats.log_scales.amax(1).exp()
+        # A splat ends at 3.33 times its largest scale or before.
+        reach = 3.4 * splats.log_scales.amax(1).exp()
         x, y = camera.fx * local[:, 0] / ahead + camera.cx, camera.fy * local[:, 1] / ahead + camera.cy
         wide, tall = 2 + camera.fx * reach / ahead, 2 + camera.fy * reach / ahead
         seen = (local[:, 2] > near) & (x > -wide) & (x < camera.width + wide)
@@ -78,7 +76,8 @@ def project(splats: Splats, camera: Camera, pose: Tensor, near: float) -> Tensor
     det = xx * yy - xy * xy
     opacity = chosen.logits.sigmoid()
     with torch.no_grad():
-        sigmas = (2 * (255 * opacity).clamp_min(1.0).log()).sqrt().clamp_max(_SIGMAS)
+        # The box in which alpha is at least 1/255.
+        sigmas = (2 * (255 * opacity).clamp_min(1.0).log()).sqrt()
         box = torch.stack((sigmas * xx.sqrt(), sigmas * yy.sqrt()), -1)
     towards = torch.nn.functional.normalize(chosen.means - pose[:, 3], dim=-1)
     colour = colour_along(chosen.harmonics, towards)
@@ -88,7 +87,7 @@ def project(splats: Splats, camera: Camera, pose: Tensor, near: float) -> Tensor
 
 def colour_along(coefficients: Tensor, directions: Tensor) -> Tensor:
     """Coefficients [n, K, 3] seen along unit directions [n, 3] -> colour [n, 3], at least 0. Differentiable."""
-    basis = harmonics(directions.detach().contiguous(), math.isqrt(coefficients.shape[1]))
+    basis = harmonics(directions.contiguous(), math.isqrt(coefficients.shape[1]))
     return ((basis[..., None] * coefficients).sum(1) + 0.5).clamp_min(0.0)
 
 
