@@ -40,7 +40,7 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def constant(self, value: np.ndarray) -> str:
+    def constant(self, value: np.ndarray | np.floating) -> str:
         name = f"c{len(self.constants)}"
         self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raymine.contracts import activations_of
+from raymine.contracts import Rays, activations_of
 from raymine.errors import ConfigError, MissingExtraError, RunError, option
 from raymine.export.model import Box, ExportModel, Progress, no_progress
 
@@ -118,9 +118,10 @@ def choose_threshold(model: ExportModel, box: Box) -> float:
     found = []
     for view in views:
         camera, rays = model.view_rays(view, 256)
-        rows = slice(0, len(rays), max(1, len(rays) * len(views) // _RAYS))
-        part = type(rays)(*(None if v is None else v[rows] for v in vars(rays).values()))
-        hits = model.trace(part, 3.0 / camera.fx)
+        every = max(1, len(rays) * len(views) // _RAYS)
+        time = None if rays.time is None else rays.time[::every]
+        some = Rays(*(each[::every] for each in (rays.origins, rays.directions, rays.near, rays.far)), time)
+        hits = model.trace(some, 3.0 / camera.fx)
         found.append(hits.points[(hits.opacity > 0.5) & (hits.share > 0.7) & box.contains(hits.points)])
     points = torch.cat(found)
     if len(points) < 16:

@@ -36,11 +36,11 @@ weight in two places: its colour is a mixture, and would become a speck in front
 _FINEST = 0.5
 """Side of the smallest cubes, in pixels. Smaller ones would hold a hit each, and no more detail."""
 
-_WIDTH, _THICKNESS, _INWARD = 0.3, 0.05, 0.3
+_WIDTH, _THICKNESS, _INWARD = 0.4, 0.05, 0.3
 """Standard deviations of a splat along the surface and across it, and how far it is moved below the surface, in sides
 of its cube. Where a surface is seen edge-on, the faint borders of many splats add up and widen it; moving them inwards
-makes up for it. On lego at 400 x 400: 26.0 dB against the field, 25.6 dB without the move, 24.7 dB with widths 0.4 and 0.1
-and without it."""
+makes up for it: 26.0 dB on four test views of lego at 400 x 400, against 24.7 dB without it and a thickness of 0.1. A
+width of 0.3 scores as well, but leaves gaps where one looks closer."""
 
 _REACH = 1 << 16
 """Cubes from the origin to the farthest one on each side. What lies beyond is gathered in the outermost ones."""
