@@ -13,7 +13,7 @@ from support.export_models import RADIUS, TURNED, ball_model, cameras
 
 def test_traced_rays_hit_the_surface_and_normals_point_outwards() -> None:
     model = ball_model()
-    camera, rays = model.view_rays(0)
+    camera, rays = model.view_rays(0, 40)
     hits = model.trace(rays, 3 / camera.fx)
     solid = hits.opacity > 0.9
     assert 50 < int(solid.sum()) < len(rays) / 2
@@ -21,6 +21,13 @@ def test_traced_rays_hit_the_surface_and_normals_point_outwards() -> None:
     assert float(hits.depth[hits.opacity == 0].abs().sum()) == 0
     outwards = torch.nn.functional.normalize(hits.points[solid], dim=1)
     assert float((model.normals(hits.points[solid], 0.01) * outwards).sum(1).min()) > 0.99
+
+
+def test_views_are_shrunk_and_enlarged_where_asked() -> None:
+    model = ball_model()
+    sizes = [model.view_rays(0, longest, enlarge=grow)[0] for longest, grow in ((20, False), (80, False), (80, True))]
+    assert [(camera.width, camera.height) for camera in sizes] == [(20, 15), (40, 30), (80, 60)]
+    assert sizes[2].fx / sizes[1].fx == 2
 
 
 def test_occupied_follows_the_grid_of_the_sampler() -> None:

@@ -46,7 +46,7 @@ class Export:
     degree: int | None = None
     """Splats: degree of the spherical harmonics of their colour, 0 to 3; 2 if not given."""
     refine: int | None = None
-    """Splats: steps of refinement against renderings of the field; 300 if not given, 0 for none."""
+    """Splats: steps of refinement against renderings of the field; 200 if not given, 0 for none."""
     loader: bool = False
     """Snapshot: also write snapshot_loader.py beside it, which needs torch and safetensors alone."""
     time: float = 0.0

@@ -247,10 +247,11 @@ def _splats(
             back = record.read_splats(path)
         inverse = Placement(np.linalg.inv(placement.matrix))
         after = check.splat_psnr(back.placed(inverse), views)
+    size = f"{views[0].camera.width} x {views[0].camera.height}"
     counts = {"splats": len(splats), "degree": splats.degree, "views": len(views)}
     said = (
         f"{len(splats)} splats of degree {splats.degree}, from {len(views)} training views.",
-        f"Read back and drawn against the field's own renderings: PSNR {after:.2f} dB"
+        f"Read back and drawn against the field's own renderings at {size}: PSNR {after:.2f} dB"
         + (f" ({before:.2f} dB as placed, before {config.refine} steps of refinement)." if config.refine else "."),
     )
     return (path,), counts, {"psnr": after, "psnr_as_placed": before}, said

@@ -162,12 +162,15 @@ class ExportModel:
         points = rays.origins + rays.directions * depth[:, None]
         return Hits(points, depth, opacity, seen / opacity.clamp_min(1e-6)[:, None], share)
 
-    def view_rays(self, index: int, longest: int | None = None) -> tuple[Camera, Rays]:
+    def view_rays(self, index: int, longest: int, *, enlarge: bool = False) -> tuple[Camera, Rays]:
         """All rays of a training view without its distortion, and its pinhole camera.
 
-        longest: shrink the view so that no side has more pixels.
+        longest: shrink the view so that no side has more pixels. enlarge: and a smaller view to this size.
         """
         camera = shrunk(novel_camera(self.views[index]), longest)
+        most = max(camera.width, camera.height)
+        if enlarge and most < longest:
+            camera = camera.resized(camera.width * longest // most, camera.height * longest // most)
         return camera, rays_for_camera(camera, self.poses[index], self.scene.bounds, self.time, self.device)
 
     def spread_views(self, count: int) -> Iterator[int]:

@@ -21,10 +21,10 @@ _LAYOUT = [(name, "<f4") for name in ("x", "y", "z", "nx", "ny", "nz")] + [(n, "
 
 @dataclass(frozen=True)
 class PointsConfig:
-    """count: most points. views, longest: most training views to trace, and their largest side in pixels."""
+    """count: most points. views, longest: most training views to trace, and their longer side in pixels."""
 
     count: int = 500_000
-    views: int = 100
+    views: int = 50
     longest: int = 400
 
     def __post_init__(self) -> None:
