@@ -335,6 +335,7 @@ class Run:
         count: int | None = None,
         degree: int | None = None,
         refine: int | None = None,
+        longest: int | None = None,
         loader: bool = False,
         time: float | None = None,
         overwrite: bool = False,
@@ -360,6 +361,7 @@ class Run:
             count=None if count is None else whole(count, "count"),
             degree=None if degree is None else whole(degree, "degree"),
             refine=None if refine is None else whole(refine, "refine"),
+            longest=None if longest is None else whole(longest, "longest"),
             loader=bool(loader),
             overwrite=bool(overwrite),
         )

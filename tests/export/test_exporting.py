@@ -52,10 +52,10 @@ def test_obj_does_not_replace_a_file_of_its_material(tmp_path: Path) -> None:
         prepare(tmp_path / "a.obj", ExportOptions())
 
 
-@pytest.mark.parametrize("name", ["a.glb", "a.html"])
-def test_empty_field_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "longest"), [("a.glb", None), ("a.html", 16)])
+def test_empty_field_is_refused_and_nothing_written(tmp_path: Path, name: str, longest: int | None) -> None:
     with pytest.raises(RunError, match="The field is empty"):
-        export_model(empty_model(), tmp_path / name, ExportOptions())
+        export_model(empty_model(), tmp_path / name, ExportOptions(longest=longest))
     assert not list(tmp_path.iterdir())
 
 
@@ -71,11 +71,15 @@ def test_reports_of_all_formats(tmp_path: Path) -> None:
     assert mesh.checks["crossing"] > 0.99
     assert mesh.checks["psnr"] > 15
     assert "Sampling density" in stages
-    splats = export_model(model, tmp_path / "a.ply", ExportOptions("splats", count=1000, degree=1, refine=0))
+    splats = export_model(
+        model, tmp_path / "a.ply", ExportOptions("splats", count=1000, degree=1, refine=0, longest=40)
+    )
     assert splats.checks["psnr"] == pytest.approx(splats.checks["psnr_as_placed"], abs=0.01)
-    points = export_model(model, tmp_path / "b.ply", ExportOptions("points", count=300))
+    points = export_model(model, tmp_path / "b.ply", ExportOptions("points", count=300, longest=40))
     assert points.counts["points"] <= 300
-    page = export_model(model, tmp_path / "a.html", ExportOptions(count=1000, degree=1, refine=0, world="normalised"))
+    page = export_model(
+        model, tmp_path / "a.html", ExportOptions(count=1000, degree=1, refine=0, longest=40, world="normalised")
+    )
     assert page.checks["psnr"] == pytest.approx(splats.checks["psnr"], abs=0.5)
     for name in ("a.safetensors", "a.onnx"):
         assert export_model(hash_model(), tmp_path / name, ExportOptions()).checks["difference"] < 1e-3

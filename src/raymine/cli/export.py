@@ -47,6 +47,8 @@ class Export:
     """Splats: degree of the spherical harmonics of their colour, 0 to 3; 2 if not given."""
     refine: int | None = None
     """Splats: steps of refinement against renderings of the field; 200 if not given, 0 for none."""
+    longest: int | None = None
+    """Splats and points: longer side in pixels of the views that are rendered for them; 400 if not given."""
     loader: bool = False
     """Snapshot: also write snapshot_loader.py beside it, which needs torch and safetensors alone."""
     time: float = 0.0
@@ -81,6 +83,7 @@ class Export:
             self.count,
             self.degree,
             self.refine,
+            self.longest,
             self.loader,
             self.overwrite,
         )

@@ -52,6 +52,7 @@ class ExportOptions:
     count: int | None = None
     degree: int | None = None
     refine: int | None = None
+    longest: int | None = None
     loader: bool = False
     overwrite: bool = False
 
@@ -121,16 +122,27 @@ def require_target(path: Path, kind: ExportFormat, options: ExportOptions) -> No
 
 def require_sense(kind: ExportFormat, options: ExportOptions) -> None:
     """Raise `ConfigError` for an option that the format does not have."""
-    splats = ("count", "degree", "refine", "box")
+    splats = ("count", "degree", "refine", "longest", "box")
     known: dict[ExportFormat, tuple[str, ...]] = {
         "mesh": ("resolution", "threshold", "faces", "texture", "box"),
         "splats": splats,
         "page": splats,
-        "points": ("count", "box"),
+        "points": ("count", "longest", "box"),
         "snapshot": ("loader",),
         "onnx": (),
     }
-    for name in ("resolution", "threshold", "faces", "texture", "count", "degree", "refine", "box", "loader"):
+    for name in (
+        "resolution",
+        "threshold",
+        "faces",
+        "texture",
+        "count",
+        "degree",
+        "refine",
+        "longest",
+        "box",
+        "loader",
+    ):
         if getattr(options, name) not in (None, False) and name not in known[kind]:
             raise ConfigError(f"{option(name)} means nothing for the format {kind}.")
 
@@ -154,9 +166,10 @@ def prepare(path: Path, options: ExportOptions) -> tuple[ExportFormat, MeshConfi
         if path.suffix.lower() == ".ply" and config.texture:
             raise ConfigError(f"A .ply holds colours of vertices, no texture; leave out {option('texture')}.")
     elif kind in ("splats", "page"):
-        config = SplatConfig(**_given(count=options.count, degree=options.degree, refine=options.refine))
+        o = options
+        config = SplatConfig(**_given(count=o.count, degree=o.degree, refine=o.refine, longest=o.longest))
     elif kind == "points":
-        config = PointsConfig(**_given(count=options.count))
+        config = PointsConfig(**_given(count=options.count, longest=options.longest))
     require_target(path, kind, options)
     return kind, config
 

@@ -12,7 +12,7 @@ from raymine.errors import ConfigError, option
 
 from .model import ExportModel, Placement
 from .ply import read_ply, write_ply
-from .splats.place import Surface, gather
+from .splats.place import Surface, gather, require_longest
 
 MOST = 20_000_000
 
@@ -30,6 +30,7 @@ class PointsConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MOST:
             raise ConfigError(f"{option('count')} must be between 1 and {MOST}, got {self.count}.")
+        require_longest(self.longest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,7 +120,7 @@ def choose_threshold(model: ExportModel, box: Box) -> float:
         camera, rays = model.view_rays(view, 256)
         every = max(1, len(rays) * len(views) // _RAYS)
         time = None if rays.time is None else rays.time[::every]
-        some = Rays(*(each[::every] for each in (rays.origins, rays.directions, rays.near, rays.far)), time)
+        some = Rays(rays.origins[::every], rays.directions[::every], rays.near[::every], rays.far[::every], time)
         hits = model.trace(some, 3.0 / camera.fx)
         found.append(hits.points[(hits.opacity > 0.5) & (hits.share > 0.7) & box.contains(hits.points)])
     points = torch.cat(found)
