@@ -44,6 +44,8 @@ from raymine.experiment import (
 from raymine.experiment import train as train_request
 from raymine.export import View as View
 from raymine.export import novel_camera, render_view, with_fov
+from raymine.export.exporting import ExportFormat, ExportOptions, ExportReport, export_model
+from raymine.export.model import World
 from raymine.export.paths import require_moment
 from raymine.recipes import AUTO, AnyRecipe
 from raymine.recipes.policies import fitting_overrides, policy_overrides
@@ -418,6 +420,52 @@ class Run:
                 "`time` is missing: the scene moves.", hint="Give a `time` in 0..1, such as time=0.5, or a frame."
             )
         return None
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        format: ExportFormat | None = None,
+        world: World = "scene",
+        box: Sequence[float] | None = None,
+        resolution: int | None = None,
+        threshold: float | None = None,
+        faces: int | None = None,
+        texture: int | None = None,
+        count: int | None = None,
+        degree: int | None = None,
+        refine: int | None = None,
+        longest: int | None = None,
+        loader: bool = False,
+        time: float | None = None,
+        overwrite: bool = False,
+    ) -> ExportReport:
+        """Export the model to a file, read it back and compare it with the model (docs/export.md).
+
+        path: its suffix says the format: .glb, .obj (mesh), .html (page), .safetensors (snapshot), .onnx. A .ply needs
+            `format`: "mesh", "splats" or "points".
+        world: coordinates of the file and of `box`: "scene", or "normalised", as in `scene.frames`.
+        box: six numbers, low x y z and high x y z.
+        time: in 0..1, the moment of a dynamic scene.
+
+        The other options belong to one format each; None is its default, which `ExportOptions` names.
+        """
+        options = ExportOptions(
+            format=format,
+            world=world,
+            box=None if box is None else tuple(float(value) for value in numbers(box, "box").reshape(-1)),
+            resolution=None if resolution is None else whole(resolution, "resolution"),
+            threshold=None if threshold is None else number(threshold, "threshold"),
+            faces=None if faces is None else whole(faces, "faces"),
+            texture=None if texture is None else whole(texture, "texture"),
+            count=None if count is None else whole(count, "count"),
+            degree=None if degree is None else whole(degree, "degree"),
+            refine=None if refine is None else whole(refine, "refine"),
+            longest=None if longest is None else whole(longest, "longest"),
+            loader=bool(loader),
+            overwrite=bool(overwrite),
+        )
+        return export_model(self._loaded.exportable(self._time(time)), path_of(path, "path"), options)
 
     def _camera(self, camera: Camera | int) -> Camera:
         if isinstance(camera, Camera):

@@ -32,6 +32,7 @@ from .check import Check
 from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
+from .export import Export
 from .flags import flags_of, require_valid
 from .ingest import Ingest
 from .pack import Pack
@@ -59,6 +60,7 @@ COMMANDS: dict[str, type] = {
     "train": Train,
     "eval": Evaluate,
     "render": Render,
+    "export": Export,
     "view": View,
     "serve": Serve,
     "report": Report,
@@ -83,6 +85,7 @@ _SMALLER = {
     "check": "Try --downscale 2 or more. ",
     "ingest": "Try a smaller --feature-size. ",
     "render": "Try a smaller --size. ",
+    "export": "Try a smaller --resolution or --count. ",
 }
 """What makes a command need less memory."""
 

@@ -26,6 +26,8 @@ _EXTRAS = (
     ("trackio", "trackio", "`raymine train --track trackio`"),
     ("mlflow", "mlflow", "`raymine train --track mlflow`"),
     ("ingest", "pycolmap", "poses of photos by `raymine ingest`"),
+    ("mesh", "trimesh", "meshes from `raymine export`"),
+    ("onnx", "onnx", "ONNX files from `raymine export`"),
 )
 
 

@@ -19,6 +19,7 @@ from raymine.config import RunConfig, allowing
 from raymine.contracts import Renderer, Scene, activations_of
 from raymine.engines import renderer_for
 from raymine.errors import RunError, SceneError, option
+from raymine.export.model import ExportModel
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
@@ -59,6 +60,14 @@ class LoadedRun:
         if self.state.poses is None:
             return poses
         return self.state.poses.moved(torch.from_numpy(poses).to(self.device)).cpu().numpy()
+
+    def exportable(self, time: float | None = None) -> ExportModel:
+        """The model for exporters. time: the moment, in 0..1, of a dynamic scene; None is its beginning."""
+        frames = [self.scene.frames[i] for i in self.trained]
+        views = tuple(self.scene.cameras[frame.camera] for frame in frames)
+        moment = (0.0 if time is None else time) if self.scene.dynamic else None
+        field, sampler = self.state.shown, self.state.sampler
+        return ExportModel(field, sampler, self.renderer, self.scene, views, self.training_poses(), self.device, moment)
 
     @torch.no_grad()
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:

@@ -1,0 +1,316 @@
+"""Export a trained model to a file: the format by its suffix, checks before the work, verification after it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from raymine.errors import ConfigError, did_you_mean, option
+from raymine.files import obstacle
+
+from .mesh.extract import MeshConfig
+from .model import ExportModel, Placement, Progress, World, box_of, no_progress
+from .points import PointsConfig
+from .splats.place import SplatConfig
+
+ExportFormat = Literal["mesh", "splats", "points", "page", "snapshot", "onnx"]
+
+_OF_SUFFIX: dict[str, tuple[ExportFormat, ...]] = {
+    ".glb": ("mesh",),
+    ".obj": ("mesh",),
+    ".ply": ("mesh", "splats", "points"),
+    ".html": ("page",),
+    ".safetensors": ("snapshot",),
+    ".onnx": ("onnx",),
+}
+"""The formats that a suffix may have. A .ply may be three things, so it needs to be said which."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export and how. None stands for the default of the format.
+
+    format: where the suffix does not say it. box: six numbers, low x y z and high x y z, in `world`; None is the inner
+    box of the scene for a mesh, and everything that cameras see for points and splats. world: coordinates of the file
+    and of the box, "scene" (those of the scene's own files) or "normalised" (raymine's). loader: copy the loader of a
+    snapshot next to it. overwrite: replace existing files. count: of splats or points. The others are those of
+    `MeshConfig` and `SplatConfig`.
+    """
+
+    format: ExportFormat | None = None
+    world: World = "scene"
+    box: tuple[float, ...] | None = None
+    resolution: int | None = None
+    threshold: float | None = None
+    faces: int | None = None
+    texture: int | None = None
+    count: int | None = None
+    degree: int | None = None
+    refine: int | None = None
+    longest: int | None = None
+    loader: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in get_args(ExportFormat):
+            meant = did_you_mean(str(self.format), get_args(ExportFormat))
+            raise ConfigError(f"{option('format')} must be one of {', '.join(get_args(ExportFormat))}.{meant}")
+        if self.world not in get_args(World):
+            raise ConfigError(f"{option('world')} must be scene or normalised, got {self.world!r}.")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written: the files and their size in bytes, and how it compares with the model once read back.
+
+    counts: of faces, splats, ... checks: measured numbers. sentences: both, in words. seconds: of the stages.
+    """
+
+    format: ExportFormat
+    files: tuple[Path, ...]
+    size: int
+    counts: dict[str, int]
+    checks: dict[str, float]
+    sentences: tuple[str, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def format_of(path: Path, options: ExportOptions) -> ExportFormat:
+    """The format of a file: the one that was asked for, or that of the suffix. `ConfigError` if they do not agree."""
+    suffix = path.suffix.lower()
+    fitting = _OF_SUFFIX.get(suffix, ())
+    known = ", ".join(_OF_SUFFIX)
+    if not fitting:
+        raise ConfigError(
+            f"{path}: {suffix if suffix else 'no suffix'} is not a format to export to.",
+            hint=f"Give a file name that ends in {known}.",
+        )
+    if options.format is None:
+        if len(fitting) > 1:
+            raise ConfigError(
+                f"A {suffix} file may hold {', '.join(fitting[:-1])} or {fitting[-1]}.",
+                hint=f"Say which: {option('format', fitting[0])}, {option('format', fitting[1])}, ...",
+            )
+        return fitting[0]
+    if options.format not in fitting:
+        suffixes = [each for each, formats in _OF_SUFFIX.items() if options.format in formats]
+        raise ConfigError(f"{options.format} is written to {' or '.join(suffixes)}, not to {suffix} ({path}).")
+    return options.format
+
+
+def require_target(path: Path, kind: ExportFormat, options: ExportOptions) -> None:
+    """Raise `ConfigError`, before any work, if a file cannot be written or exists and may not be replaced."""
+    from .mesh.write import files_of
+
+    fault = obstacle(path, folder=False)
+    if fault:
+        raise ConfigError(f"{path} {fault}; an export needs a file name.")
+    targets = files_of(path) if kind == "mesh" else (path,)
+    if options.loader and kind == "snapshot":
+        targets = (path, path.parent / "snapshot_loader.py")
+    there = [target for target in targets if target.exists()]
+    if there and not options.overwrite:
+        raise ConfigError(
+            f"{there[0]} exists.", hint=f"Give another name, or replace it with {option('overwrite', True)}."
+        )
+
+
+def require_sense(kind: ExportFormat, options: ExportOptions) -> None:
+    """Raise `ConfigError` for an option that the format does not have."""
+    splats = ("count", "degree", "refine", "longest", "box")
+    known: dict[ExportFormat, tuple[str, ...]] = {
+        "mesh": ("resolution", "threshold", "faces", "texture", "box"),
+        "splats": splats,
+        "page": splats,
+        "points": ("count", "longest", "box"),
+        "snapshot": ("loader",),
+        "onnx": (),
+    }
+    for name in (
+        "resolution",
+        "threshold",
+        "faces",
+        "texture",
+        "count",
+        "degree",
+        "refine",
+        "longest",
+        "box",
+        "loader",
+    ):
+        if getattr(options, name) not in (None, False) and name not in known[kind]:
+            raise ConfigError(f"{option(name)} means nothing for the format {kind}.")
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def prepare(path: Path, options: ExportOptions) -> tuple[ExportFormat, MeshConfig | SplatConfig | PointsConfig | None]:
+    """The format of an export and its config; everything that can be refused before the model is loaded is."""
+    kind = format_of(path, options)
+    require_sense(kind, options)
+    config: MeshConfig | SplatConfig | PointsConfig | None = None
+    if kind == "mesh":
+        o = options
+        given = _given(resolution=o.resolution, threshold=o.threshold, faces=o.faces, texture=o.texture)
+        if path.suffix.lower() == ".ply" and not o.texture:
+            # A PLY has no place for a texture.
+            given["texture"] = 0
+        config = MeshConfig(**given)
+        if path.suffix.lower() == ".ply" and config.texture:
+            raise ConfigError(f"A .ply holds colours of vertices, no texture; leave out {option('texture')}.")
+    elif kind in ("splats", "page"):
+        o = options
+        config = SplatConfig(**_given(count=o.count, degree=o.degree, refine=o.refine, longest=o.longest))
+    elif kind == "points":
+        config = PointsConfig(**_given(count=options.count, longest=options.longest))
+    require_target(path, kind, options)
+    return kind, config
+
+
+def export_model(
+    model: ExportModel, path: Path, options: ExportOptions, progress: Progress = no_progress
+) -> ExportReport:
+    """Export a model to `path`, read the file back and compare it with the model.
+
+    `ConfigError` for options or a path that cannot work, `RunError` for a field without anything in it; no file is
+    written or changed then.
+    """
+    started = time.perf_counter()
+    kind, config = prepare(path, options)
+    if kind == "mesh":
+        assert isinstance(config, MeshConfig)
+        made = _mesh(model, path, options, config, progress)
+    elif kind in ("splats", "page"):
+        assert isinstance(config, SplatConfig)
+        made = _splats(model, path, options, config, kind, progress)
+    elif kind == "points":
+        assert isinstance(config, PointsConfig)
+        made = _points(model, path, options, config, progress)
+    else:
+        made = _network(model, path, options, kind)
+    files, counts, checks, sentences = made
+    seconds = {"all": time.perf_counter() - started}
+    size = sum(file.stat().st_size for file in files)
+    return ExportReport(kind, files, size, counts, checks, sentences, seconds)
+
+
+_Made = tuple[tuple[Path, ...], dict[str, int], dict[str, float], tuple[str, ...]]
+
+
+def _mesh(model: ExportModel, path: Path, options: ExportOptions, config: MeshConfig, progress: Progress) -> _Made:
+    from .mesh import check, extract, texture, write
+
+    for module in ("trimesh", "skimage.measure", "fast_simplification", *(("xatlas",) if config.texture else ())):
+        extract.require(module)
+    from .mesh.carve import seen_empty
+
+    box = box_of(model.scene, options.box, options.world)
+    given = config.threshold
+    level = extract.choose_threshold(model, box) if given is None else extract.raw_of(model, given)
+    grid = extract.sample_grid(model, box, config.resolution, progress)
+    seen = seen_empty(model, box, grid.values.shape, grid.cell, progress)
+    whole = extract.extract(grid, level, seen, progress)
+    mesh = extract.decimate(whole, config.faces, progress)
+    if config.texture:
+        mesh = texture.with_texture(mesh, model, config.texture, progress)
+    else:
+        mesh = texture.with_vertex_colours(mesh, model, progress)
+    placement = Placement.of(model.scene, options.world)
+    files = write.write_mesh(path, write.placed(mesh, placement))
+    found = check.check_mesh(path, model, placement, level, grid.cell)
+    density = float(extract.activations_of(model.field).density(torch.tensor(level)))
+    counts = {"vertices": len(mesh.vertices), "faces": len(mesh.faces), "faces_before": len(whole.faces)}
+    checks = {"threshold": density, "distance_cells": found.distance, "crossing": found.crossing}
+    said = [
+        f"{len(mesh.faces)} faces (of {len(whole.faces)}), surface at density {density:.3g} per unit"
+        + (", chosen from the training rays." if given is None else "."),
+        f"Read back: {found.crossing:.1%} of the vertices lie where the density crosses it, "
+        f"on average within {found.distance:.2f} cells of the grid.",
+    ]
+    if found.psnr is not None:
+        checks["psnr"] = found.psnr
+        said.append(f"Pictures of the mesh against the field's own: PSNR {found.psnr:.2f} dB.")
+    return files, counts, checks, tuple(said)
+
+
+def _splats(
+    model: ExportModel, path: Path, options: ExportOptions, config: SplatConfig, kind: ExportFormat, progress: Progress
+) -> _Made:
+    from .splats import check, page, place, record, refine
+
+    box = None if options.box is None else box_of(model.scene, options.box, options.world)
+    views, surface = place.trace_views(model, box, config.views, config.longest, progress)
+    with single_thread():
+        splats = place.place(model, surface, config, progress)
+        before = check.splat_psnr(splats, views)
+        if config.refine:
+            splats = refine.refine(splats, views, config.refine, progress)
+        placement = Placement.of(model.scene, options.world)
+        if kind == "page":
+            back = page.write_page(path, splats, model.scene, placement)
+        else:
+            record.write_splats(path, splats.placed(placement))
+            back = record.read_splats(path)
+        inverse = Placement(np.linalg.inv(placement.matrix))
+        after = check.splat_psnr(back.placed(inverse), views)
+    size = f"{views[0].camera.width} x {views[0].camera.height}"
+    counts = {"splats": len(splats), "degree": splats.degree, "views": len(views)}
+    said = (
+        f"{len(splats)} splats of degree {splats.degree}, from {len(views)} training views.",
+        f"Read back and drawn against the field's own renderings at {size}: PSNR {after:.2f} dB"
+        + (f" ({before:.2f} dB as placed, before {config.refine} steps of refinement)." if config.refine else "."),
+    )
+    return (path,), counts, {"psnr": after, "psnr_as_placed": before}, said
+
+
+def _points(model: ExportModel, path: Path, options: ExportOptions, config: PointsConfig, progress: Progress) -> _Made:
+    from . import points
+    from .splats.place import trace_views
+
+    box = None if options.box is None else box_of(model.scene, options.box, options.world)
+    _, surface = trace_views(model, box, config.views, config.longest, progress)
+    made = points.make_points(model, surface, config.count)
+    placement = Placement.of(model.scene, options.world)
+    points.write_points(path, made, placement)
+    back = points.read_points(path)
+    inside = model.occupied(torch.from_numpy(placement.back(back.points)).float().to(model.device))
+    share = float(inside.float().mean())
+    moved = float(np.abs(placement.back(back.points) - made.points).max())
+    said = (
+        f"{len(made.points)} points with normals and colours.",
+        f"Read back: {share:.1%} of the points lie in occupied cells; rounding moved them by at most {moved:.1e}.",
+    )
+    return (path,), {"points": len(made.points)}, {"occupied": share, "moved": moved}, said
+
+
+def _network(model: ExportModel, path: Path, options: ExportOptions, kind: ExportFormat) -> _Made:
+    from . import onnx_file, snapshot
+
+    if kind == "snapshot":
+        files = snapshot.write_snapshot(path, model, loader=options.loader)
+        worst = snapshot.check_snapshot(path, model)
+        precision = "The table is stored " + snapshot.precision_of(path) + "."
+    else:
+        onnx_file.write_onnx(path, model)
+        files, worst, precision = (path,), onnx_file.check_onnx(path, model), "All in single precision."
+    verdict = "" if worst < snapshot.CLOSE else f", which is more than {snapshot.CLOSE}"
+    said = (f"Read back: pre-activations differ from the model's by at most {worst:.1e}{verdict}.", precision)
+    return files, {}, {"difference": worst}, said
+
+
+class single_thread:
+    """Within the block, torch uses one thread: on shared cores, two made operations on splats 10 times slower."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._before)

@@ -1,0 +1,85 @@
+"""The choice of a format, refusals before the work, and reports of what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raymine.errors import ConfigError, RunError
+from raymine.export.exporting import ExportOptions, export_model, format_of, prepare
+from support.export_models import TURNED, ball_model, empty_model, hash_model
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "found"),
+    [("a.glb", None, "mesh"), ("a.PLY", "splats", "splats"), ("a.html", None, "page"), ("a.onnx", None, "onnx")],
+)
+def test_format_follows_from_the_suffix(name: str, asked: str | None, found: str) -> None:
+    assert format_of(Path(name), ExportOptions(format=asked)) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.ply", {}, "may hold mesh, splats or points"),
+        ("a.stl", {}, ".stl is not a format"),
+        ("a", {}, "no suffix is not a format"),
+        ("a.glb", {"format": "splats"}, "splats is written to .ply, not to .glb"),
+        ("a.glb", {"format": "mehs"}, "Did you mean `mesh`"),
+        ("a.glb", {"count": 3}, "`count` means nothing for the format mesh"),
+        ("a.onnx", {"box": (0, 0, 0, 1, 1, 1)}, "`box` means nothing"),
+        ("a.ply", {"format": "mesh", "texture": 128}, "no texture"),
+        ("a.glb", {"world": "mine"}, "must be scene or normalised"),
+        ("a.glb", {"faces": 1}, "`faces` must be between"),
+        ("there.glb", {}, "there.glb exists"),
+        ("folder.glb", {"overwrite": True}, "is a folder"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_work(
+    tmp_path: Path, name: str, options: dict[str, object], words: str
+) -> None:
+    (tmp_path / "there.glb").write_text("mine")
+    (tmp_path / "folder.glb").mkdir()
+    with pytest.raises(ConfigError, match=words):
+        prepare(tmp_path / name, ExportOptions(**options))  # type: ignore[arg-type]
+    assert (tmp_path / "there.glb").read_text() == "mine"
+
+
+def test_obj_does_not_replace_a_file_of_its_material(tmp_path: Path) -> None:
+    (tmp_path / "a.mtl").write_text("mine")
+    with pytest.raises(ConfigError, match=r"a.mtl exists"):
+        prepare(tmp_path / "a.obj", ExportOptions())
+
+
+@pytest.mark.parametrize(("name", "longest"), [("a.glb", None), ("a.html", 16)])
+def test_empty_field_is_refused_and_nothing_written(tmp_path: Path, name: str, longest: int | None) -> None:
+    with pytest.raises(RunError, match="The field is empty"):
+        export_model(empty_model(), tmp_path / name, ExportOptions(longest=longest))
+    assert not list(tmp_path.iterdir())
+
+
+def test_reports_of_all_formats(tmp_path: Path) -> None:
+    model = ball_model(TURNED)
+    stages: list[str] = []
+    mesh = export_model(
+        model,
+        tmp_path / "a.glb",
+        ExportOptions(resolution=32, faces=400, texture=64),
+        lambda stage, done, total: stages.append(stage),
+    )
+    assert mesh.checks["crossing"] > 0.99
+    assert mesh.checks["psnr"] > 15
+    assert "Sampling density" in stages
+    splats = export_model(
+        model, tmp_path / "a.ply", ExportOptions("splats", count=1000, degree=1, refine=0, longest=40)
+    )
+    assert splats.checks["psnr"] == pytest.approx(splats.checks["psnr_as_placed"], abs=0.01)
+    points = export_model(model, tmp_path / "b.ply", ExportOptions("points", count=300, longest=40))
+    assert points.counts["points"] <= 300
+    page = export_model(
+        model, tmp_path / "a.html", ExportOptions(count=1000, degree=1, refine=0, longest=40, world="normalised")
+    )
+    assert page.checks["psnr"] == pytest.approx(splats.checks["psnr"], abs=0.5)
+    for name in ("a.safetensors", "a.onnx"):
+        assert export_model(hash_model(), tmp_path / name, ExportOptions()).checks["difference"] < 1e-3
