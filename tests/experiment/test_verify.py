@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from raymine.cli import main
 from raymine.experiment import train
@@ -37,3 +39,25 @@ def test_model_is_verified_against_the_pictures_of_its_evaluation(
     assert main(["verify", str(run), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["largest"] == 16
     assert main(["verify", str(run), "--model", str(tmp_path / "x.safetensors")]) == 2
+
+
+def test_exported_snapshot_is_verified_by_its_own_loader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, model = tmp_path / "run", tmp_path / "model.safetensors"
+    train(request(write_scene(tmp_path / "scene"), run, steps=4))
+    assert main(["eval", str(run)]) == 0
+    assert main(["export", str(run), "--to", str(model)]) == 0
+    assert main(["verify", str(run), "--model", str(model)]) == 0
+    capsys.readouterr()
+    tensors, metadata = load_file(model), _metadata(model)
+    tensors["colour.0"] += 5
+    save_file(tensors, model, metadata)
+    assert main(["verify", str(run), "--model", str(model), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["largest"] > 1
+    model.write_bytes(b"not a model")
+    assert main(["verify", str(run), "--model", str(model)]) == 2
+    assert "raymine export" in capsys.readouterr().err
+
+
+def _metadata(model: Path) -> dict[str, str]:
+    with safe_open(str(model), framework="pt") as file:
+        return dict(file.metadata())

@@ -10,13 +10,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from safetensors import SafetensorError
+from torch import Tensor
 
 from raymine import pictures
-from raymine.contracts import Renderer
+from raymine.contracts import FieldInput, FieldOutput, Renderer
 from raymine.errors import ConfigError, RunError
 from raymine.evaluate.files import unique_names
+from raymine.evaluate.protocol import quantised
+from raymine.export import snapshot_loader
 from raymine.files import UnreadableFile, read_json
+from raymine.kernels.activations import NGP
 from raymine.rays import CameraRig
+from raymine.render import VolumeRenderer
 from raymine.run_files import EVALUATION
 
 from .load import LoadedRun
@@ -55,7 +61,7 @@ def verify_run(
     for i, (_, picture) in enumerate(frames):
         before = np.asarray(Image.open(picture).convert("RGB"))
         colour = shown.render(rig.rays_for_image(i), backdrop).colour.detach().float()
-        values = colour.nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(before.shape).cpu().numpy()
+        values = quantised(colour.nan_to_num(nan=0.0)).reshape(before.shape).cpu().numpy()
         off = np.abs(pictures.to_uint8(values).astype(np.int16) - before)
         largest, total, pixels = max(largest, int(off.max())), total + float(off.sum()), pixels + off.size
         if progress is not None:
@@ -80,6 +86,28 @@ def _evaluated(loaded: LoadedRun, folder: Path) -> list[tuple[int, Path]]:
     return kept
 
 
+class _SnapshotField:
+    """An exported snapshot as a `contracts.Field`, evaluated by the loader that is handed out with it."""
+
+    activations = NGP
+
+    def __init__(self, field: snapshot_loader.Field) -> None:
+        self._field = field
+
+    def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        return self._field.geometry(positions)[:, 0]
+
+    def forward(self, query: FieldInput) -> FieldOutput:
+        return FieldOutput(*self._field(query.positions, query.directions))
+
+
 def exported_renderer(model: Path, loaded: LoadedRun) -> Renderer:
-    """The renderer of an exported snapshot. `ConfigError` for a file that this version cannot open."""
-    raise ConfigError(f"{model} cannot be rendered: this version of raymine opens no exported models.")
+    """The renderer of an exported snapshot, with samples where the run has them. `ConfigError` for any other file."""
+    try:
+        field = snapshot_loader.load(str(model), str(loaded.device))
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ConfigError(
+            f"{model} cannot be rendered: {str(error).strip() or type(error).__name__}.",
+            hint=f"Export a snapshot: raymine export {loaded.run.path} --to model.safetensors",
+        ) from error
+    return VolumeRenderer(_SnapshotField(field), loaded.state.sampler, stop=loaded.config.train.mining.stop)

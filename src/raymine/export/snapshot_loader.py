@@ -79,11 +79,16 @@ class Field(torch.nn.Module):
             found.append(value)
         return torch.cat(found, -1)
 
-    def forward(self, positions: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    def geometry(self, positions: Tensor) -> Tensor:
+        """Positions [n, 3] -> outputs of the density network [n, k]; column 0 is the density pre-activation."""
         hidden = self.encode(self.unit_cube(positions))
         for i in range(self.density_count):
             hidden = hidden @ self.get_buffer(f"density_{i}")
             hidden = hidden.relu() if i + 1 < self.density_count else hidden
+        return hidden
+
+    def forward(self, positions: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.geometry(positions)
         density = hidden[:, 0]
         hidden = torch.cat((hidden, spherical_harmonics(directions, self.description["bands"])), -1)
         for i in range(self.colour_count):

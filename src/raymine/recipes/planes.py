@@ -22,7 +22,7 @@ from raymine.step.optimiser import OptimiserConfig
     "features from products of planes at several resolutions (K-Planes, TensoRF)",
     scenes="scenes with and without a box, with and without times",
     time="minutes on a GPU, a minute on a CPU",
-    figure="lego 100x100 32.1 dB on held-out views after 600 steps (1 core)",
+    figure="lego 800x800 33.6 dB after 15 s (H200)",
 )
 def planes(scene: Scene, device: str) -> TrainConfig:
     """For bounded and unbounded scenes, with and without times."""

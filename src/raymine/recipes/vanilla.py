@@ -60,7 +60,7 @@ def vanilla(scene: Scene, device: str) -> TrainConfig:
     "the MLP of `vanilla` behind an occupancy grid, in half precision",
     scenes="scenes in a box, as a baseline or a model of 2 MB",
     time="minutes on a GPU",
-    figure="",
+    figure="lego 800x800 20.1 dB after 15 s (H200)",
     page="vanilla",
 )
 def vanilla_grid(scene: Scene, device: str) -> TrainConfig:
