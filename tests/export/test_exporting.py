@@ -83,3 +83,9 @@ def test_reports_of_all_formats(tmp_path: Path) -> None:
     assert page.checks["psnr"] == pytest.approx(splats.checks["psnr"], abs=0.5)
     for name in ("a.safetensors", "a.onnx"):
         assert export_model(hash_model(), tmp_path / name, ExportOptions()).checks["difference"] < 1e-3
+
+
+def test_missing_folder_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "field.safetensors"
+    assert export_model(hash_model(), path, ExportOptions()).files == (path,)
+    assert path.is_file()

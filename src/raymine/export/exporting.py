@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from raymine.errors import ConfigError, did_you_mean, option
-from raymine.files import obstacle
+from raymine.files import obstacle, resource_error
 
 from .mesh.extract import MeshConfig
 from .model import ExportModel, Placement, Progress, World, box_of, no_progress
@@ -180,10 +180,14 @@ def export_model(
     """Export a model to `path`, read the file back and compare it with the model.
 
     `ConfigError` for options or a path that cannot work, `RunError` for a field without anything in it; no file is
-    written or changed then.
+    written or changed then. The folder of `path` is made if it is missing.
     """
     started = time.perf_counter()
     kind, config = prepare(path, options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise resource_error(error, "make the folder of the export", path.parent) from error
     if kind == "mesh":
         assert isinstance(config, MeshConfig)
         made = _mesh(model, path, options, config, progress)
