@@ -31,7 +31,11 @@ def configs(value: Any) -> Iterator[Any]:
 
 def float_fields() -> list[Any]:
     """Each field of type `float` in the configs of all recipes, with a config to change."""
-    scenes = {"unbounded": replace(SCENE, bounds=replace(SCENE.bounds, levels=2))}
+    moving = tuple(replace(frame, time=i / len(SCENE.frames)) for i, frame in enumerate(SCENE.frames))
+    scenes = {
+        "unbounded": replace(SCENE, bounds=replace(SCENE.bounds, levels=2)),
+        "dynamic": replace(SCENE, frames=moving),
+    }
     trained = [
         recipes.build(name, scenes.get(name, SCENE), device) for name in recipes.RECIPES for device in ("cpu", "cuda")
     ]

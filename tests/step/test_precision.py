@@ -401,7 +401,7 @@ def test_bfloat16_needs_a_gpu_with_native_support(monkeypatch: pytest.MonkeyPatc
 def test_command_line_passes_amp_and_recompute_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[TrainRequest] = []
 
-    def catch(request: TrainRequest, *, verbose: bool) -> RunResult:
+    def catch(request: TrainRequest, *, verbose: bool, also: object) -> RunResult:
         requests.append(request)
         return RunResult(Path("r"), "stopped", 130, 1, 0.0, None)
 

@@ -122,5 +122,5 @@ def test_path_is_saved_and_the_command_to_render_it_is_shown(tmp_path: Path) -> 
     controls["Frames"].value = 5
     controls["Save path"].set()
     target = tmp_path / "export" / "path.json"
-    assert f"raymine render {tmp_path} --path {target}" in told.content
+    assert f"Saved as {target}. `raymine render {tmp_path}`" in told.content
     assert len(from_file(target, scene)) == 5

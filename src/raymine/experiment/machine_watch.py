@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from raymine.errors import option
 from raymine.files import JSON
 from raymine.monitor import Monitor, Sample
 
@@ -64,7 +65,7 @@ def warnings_of(sample: Sample, waiting: float | None, *, on_cpu: bool) -> list[
             (
                 "data-wait",
                 f"{waiting * 100:.0f} % of step time waits for images: put the cache (RAYMINE_CACHE) on a faster disk, "
-                "or train on smaller images with --downscale 2",
+                f"or train on smaller images with {option('downscale', 2)}",
             )
         )
     if on_cpu and sample.others is not None and sample.others >= OTHERS:
@@ -77,7 +78,7 @@ def warnings_of(sample: Sample, waiting: float | None, *, on_cpu: bool) -> list[
         and sample.free is not None
         and sample.free < _LOW_MEMORY * (sample.memory + sample.free)
     ):
-        told = f"only {sample.free >> 20} MB of memory are free: close other programs, or use --downscale 2"
+        told = f"only {sample.free >> 20} MB of memory are free: close other programs, or use {option('downscale', 2)}"
         found.append(("low-memory", told))
     if sample.gpu_memory is not None and sample.gpu_total and sample.gpu_memory > _FULL_GPU * sample.gpu_total:
         told = f"the memory of the GPU is full ({sample.gpu_memory >> 20} of {sample.gpu_total >> 20} MB)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raymine.errors import ConfigError, SceneError, did_you_mean
+from raymine.errors import ConfigError, SceneError, did_you_mean, option
 from raymine.files import JSON, UnreadableFile, expanded, read_file
 
 from .stages import DEFAULT_STAGES, STAGES, OwnStage
@@ -129,7 +129,7 @@ def _scene(path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, M
     if place != "builtin" and not Path(place).exists():
         raise SceneError(
             f"{path}: the scene {name} does not exist: {place}.",
-            hint="Give the folder of the scenes with --root, or leave scenes out with --only.",
+            hint=f"Give the folder of the scenes with {option('root')}, or leave scenes out with {option('only')}.",
         )
     own = {stage: _options(path, stage, entry[stage]) for stage in STAGES if stage in entry}
     options = {stage: {**shared.get(stage, {}), **own.get(stage, {})} for stage in STAGES}

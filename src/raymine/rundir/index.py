@@ -15,7 +15,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
-from raymine.errors import RunError, did_you_mean
+from raymine.errors import RunError, did_you_mean, option
 from raymine.files import finite_or_none
 from raymine.run_files import is_run
 
@@ -87,7 +87,9 @@ def find_run(text: str, root: Path) -> Path:
     if Path(text).exists():
         raise RunError(f"{text} is not a run folder: it has no manifest.json.", hint="`raymine runs` lists them.")
     meant = did_you_mean(text, [run.name for run in every])
-    raise RunError(f"There is no run {text}.{meant}", hint="`raymine runs --all` lists those there are.")
+    raise RunError(
+        f"There is no run {text}.{meant}", hint=f"`raymine runs` with {option('all', True)} lists those there are."
+    )
 
 
 def _listed(folders: Iterable[Path], index: IndexFile, root: Path | None) -> list[RunSummary]:

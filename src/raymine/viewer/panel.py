@@ -139,7 +139,7 @@ class Panel:
         def save_path(_: Any) -> None:
             try:
                 target = editor.save(self._export, name.value, editor.path(int(frames.value), closed=closed.value))
-                told.content = f"Saved. Render it with\n```\nraymine render {self._run} --path {target}\n```"
+                told.content = f"Saved as {target}. `raymine render {self._run}` takes it as its path."
             except RaymineError as error:
                 told.content = error.message
 

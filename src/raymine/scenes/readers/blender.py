@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raymine.contracts import Split
+from raymine.errors import option
 from raymine.scenes.images import ImageFinder
 from raymine.scenes.parsed import Intrinsics, Parsed, RawFrame
 from raymine.scenes.unused import KEYS
@@ -106,7 +107,7 @@ def _find_depth(entry: dict[str, Any], where: str, finder: ImageFinder, parsed: 
         return None
     depth = finder.find_file(name)
     if depth is None:
-        fix = "Add it, or remove `depth_file_path`. It is used with --depth-loss only."
+        fix = f"Add it, or remove `depth_file_path`. It is used with {option('depth_loss')} only."
         parsed.warn(
             where, f"names the depth map {name}, which does not exist; the image is used without one.", fix, "depth"
         )

@@ -79,7 +79,7 @@ def _parse_folder(path: Path, downscale: int, unknown: Parsed) -> Parsed:
         unknown.error(str(path), f"the COLMAP model is incomplete: {missing}.", fix, "unknown-format")
     elif images_in(path) or images_in(path / "images"):
         what = "holds images but nothing that says where they were taken from."
-        fix = f"Compute poses first: `raymine ingest {shlex.quote(str(path))} --out SCENE`. {_EXPECTED}"
+        fix = f"Compute poses first: `raymine ingest {shlex.quote(str(path))}`. {_EXPECTED}"
         unknown.error(str(path), what, fix, "unknown-format")
     else:
         broken = sorted(p.name for p in path.iterdir() if not os.path.exists(p))
