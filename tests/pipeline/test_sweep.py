@@ -75,7 +75,7 @@ def test_grid_trains_every_combination_once_and_ranks_them(
     asked = {(row["settings"]["field.grid.levels"], row["settings"]["mining"]) for row in first["rows"]}
     assert asked == {(2, "none"), (2, "prune"), (3, "none"), (3, "prune")}
     for row in first["rows"]:
-        config = json.loads(Path(row["trials"][0]["result"]["run"], "config.json").read_text())["config"]["train"]
+        config = json.loads(Path(row["trials"][0]["result"]["run"], "config.json").read_text())["train"]
         assert config["field"]["grid"]["levels"] == row["settings"]["field.grid.levels"]
         assert config["mining"]["policy"] == row["settings"]["mining"]
 
@@ -94,7 +94,7 @@ def test_grid_trains_every_combination_once_and_ranks_them(
 
 
 def test_random_points_repeat_and_seeds_are_averaged(no_processes: list[list[str]]) -> None:
-    space = "[space]\nfield.grid.levels = {low = 2, high = 4}\noptimizer.lr = {low = 1e-3, high = 1e-1, log = true}\n"
+    space = "[space]\nfield.grid.levels = {low = 2, high = 4}\noptimiser.lr = {low = 1e-3, high = 1e-1, log = true}\n"
     text = 'search = "random"\ntrials = 2\nseeds = [3, 5]\n' + FILE + space
     assert sweep(text) == 0
     rows = results()["rows"]

@@ -154,11 +154,11 @@ def _space(path: Path, value: Any, prefix: str = "") -> Iterator[tuple[str, list
 
 def _range(path: Path, name: str, item: Mapping[str, Any]) -> Range:
     require_known(path, f"`{name}`", item, ("low", "high", "log"))
-    low, high, log = item.get("low"), item.get("high"), item.get("log", False)
+    low, high, log = item.get("low", math.nan), item.get("high", math.nan), item.get("log", False)
     numbers = all(type(each) in (int, float) and math.isfinite(each) for each in (low, high))
-    if not numbers or not low < high or type(log) is not bool or (log and low <= 0):  # type: ignore[operator]
+    if not numbers or not low < high or type(log) is not bool or (log and low <= 0):
         raise ConfigError(f"{path}: `{name}` needs numbers low < high (above 0 if log = true), got {dict(item)!r:.80}.")
-    return Range(low, high, log)  # type: ignore[arg-type]
+    return Range(low, high, log)
 
 
 def _grid(path: Path, space: Mapping[str, list[JSON] | Range], data: Mapping[str, Any]) -> tuple[Point, ...]:
