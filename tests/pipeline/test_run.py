@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import random
@@ -13,16 +11,15 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from raymine.cli import main
 from raymine.pipeline import PipelineResult, load_pipeline, run_pipeline
 from raymine.pipeline import run as module
 from support.disc_scene import write_scene_of_eight
+from support.in_this_process import InThisProcess
 
 TESTS = Path(__file__).parents[1]
 
@@ -54,20 +51,6 @@ def repaint(picture: Path) -> None:
     pixels = np.asarray(Image.open(picture)).copy()
     pixels[5:9, 5:9, :3] = 17
     Image.fromarray(pixels).save(picture)
-
-
-class InThisProcess:
-    """A stand-in for `subprocess.Popen` that runs a command of raymine at once, where torch is imported already."""
-
-    def __init__(self, command: list[str], *, stdout: IO[bytes], stderr: IO[bytes], **_: object) -> None:
-        assert command[2] == "raymine.pipeline.child"
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(io.StringIO()):
-            self.returncode = main(command[5:])
-        stdout.write(text.getvalue().encode())
-
-    def poll(self) -> int:
-        return self.returncode
 
 
 TRAIN = '[train]\nrecipe = "support.runs:tiny"\nsteps = {0}\ndevice = "cpu"\nthreads = 1\n[eval]\nallow = ["support"]\n'

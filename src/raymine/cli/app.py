@@ -15,7 +15,7 @@ import logging
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -43,6 +43,7 @@ from .report import Report
 from .reproduce import Reproduce
 from .runs import Runs
 from .serve import Serve
+from .sweep import Sweep
 from .train import Train
 from .verify import Verify
 from .view import View
@@ -67,6 +68,7 @@ COMMANDS: dict[str, type] = {
     "runs": Runs,
     "reproduce": Reproduce,
     "pipeline": Pipeline,
+    "sweep": Sweep,
     "pack": Pack,
     "verify": Verify,
     "cache": Cache,
@@ -107,11 +109,19 @@ class _Runnable(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name; None uses `sys.argv`) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(arguments, lambda: _run(arguments))
+
+
+def guarded(arguments: list[str], action: Callable[[], int]) -> int:
+    """The exit code of `action`. An error that the user can fix becomes a message and its code.
+
+    arguments: those of the command line, for advice.
+    """
     _shorten_spinning()
     with guarded_streams(), speaking_of_flags():
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
         try:
-            code = _run(arguments)
+            code = action()
             sys.stdout.flush()
             return code
         except BrokenPipeError:
@@ -167,7 +177,7 @@ def _run(arguments: list[str]) -> int:
             meant = did_you_mean(rest[0], BENCHMARKS)
             return _fail(f"there is no benchmark `{rest[0]}`.{meant}", f"Benchmarks: {', '.join(BENCHMARKS)}.", 2)
         first, *rest = f"bench {rest[0]}", *rest[1:]
-    parsed = _parse(first, rest)
+    parsed = parse(first, rest)
     return parsed if isinstance(parsed, int) else parsed.execute()
 
 
@@ -179,7 +189,7 @@ def _require_working_folder() -> None:
         raise ResourceError("The folder that you are in no longer exists.", hint="Change to another one.") from error
 
 
-def _parse(name: str, arguments: list[str]) -> _Runnable | int:
+def parse(name: str, arguments: list[str]) -> _Runnable | int:
     """The command to run, or an exit code if tyro has already printed help or an error."""
     require_valid(name, arguments, COMMANDS[name], COMMANDS)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +15,8 @@ from . import output
 from .imports import find_own_modules
 
 if TYPE_CHECKING:
-    from raymine.experiment import SilentObserver
+    from raymine.experiment import SilentObserver, TrainRequest
+    from raymine.files import JSON
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,14 @@ class Train:
     json: bool = False
     """Print the final summary as one JSON document on stdout."""
 
-    def execute(self) -> int:
-        """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
-        from raymine.config import packages_to_allow
+    def request(self, overrides: Mapping[str, JSON] | None = None) -> TrainRequest:
+        """What the options ask for. overrides: settings of the recipe's config by dotted name, which go over them."""
         from raymine.experiment import TrainRequest
         from raymine.recipes.policies import fitting_overrides, pixel_overrides, policy_overrides
         from raymine.recipes.techniques import Techniques
-        from raymine.rundir import RunDir
-
-        from .narrate import narrated_train
 
         find_own_modules(self.allow, self.recipe)
-        request = TrainRequest(
+        return TrainRequest(
             scene=self.scene,
             recipe=self.recipe,
             out=self.out,
@@ -141,12 +138,22 @@ class Train:
                 **({"recompute_samples": self.recompute_samples} if self.recompute_samples else {}),
                 **({} if self.pixels is None else pixel_overrides(self.pixels)),
                 **fitting_overrides(poses=self.refine_poses, exposure=self.exposure),
+                **(overrides or {}),
             },
             command=("raymine", *sys.argv[1:]),
             allow=self.allow,
             track=self.track,
             profile=self.profile,
         )
+
+    def execute(self) -> int:
+        """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
+        from raymine.config import packages_to_allow
+        from raymine.rundir import RunDir
+
+        from .narrate import narrated_train
+
+        request = self.request()
         with self._viewer() as viewer:
             result = narrated_train(request, verbose=self.verbose, also=viewer)
         if self.json:

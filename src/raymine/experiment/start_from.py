@@ -110,7 +110,7 @@ def _world_warnings(request: TrainRequest, scene: Scene, run: RunDir, config: Ru
         raise ConfigError(
             f"{asked}: that run was trained on {config.scene}, whose world is another one: centre, scale or bounds "
             "differ, so its field would lie elsewhere in this scene.",
-            hint=f"Start from a run of this scene with the same images and poses; its {option('downscale')} may differ.",
+            hint=f"Start from a run of this scene with the same images and poses; {option('downscale')} may differ.",
         )
     return [f"{request.init_from} was trained on another scene ({config.scene}) in a world of the same scale."]
 

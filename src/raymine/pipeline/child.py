@@ -1,7 +1,8 @@
 """Run as `python -m raymine.pipeline.child PARENT raymine ARGUMENT ...` or `... PARENT own PROGRAM ARGUMENT ...`.
 
-One stage of a pipeline. It ends when the process PARENT does, even if that was killed: otherwise it would go on to
-write to folders that a restarted pipeline uses.
+With `trial` instead of `raymine`, the arguments are those of `raymine.cli.trial`. One stage of a pipeline, or one trial
+of a sweep. It ends when the process PARENT does, even if that was killed: otherwise it would go on to write to folders
+that a restarted pipeline uses.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def main() -> int:
     sys.argv = ["raymine", *arguments]
     import importlib
 
-    return int(importlib.import_module("raymine.cli").main(arguments))
+    module = {"raymine": "raymine.cli", "trial": "raymine.cli.trial"}[kind]
+    return int(importlib.import_module(module).main(arguments))
 
 
 if __name__ == "__main__":

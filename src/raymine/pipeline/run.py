@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -86,27 +86,35 @@ class PipelineResult:
 
 def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[[str], None]) -> PipelineResult:
     """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder."""
-    with _locked(pipeline.out):
-        return _Runner(pipeline, places(jobs or pipeline.jobs), tell).run()
+    with locked(pipeline.out, "pipeline"):
+        return run_tasks(pipeline, plan(pipeline), jobs=jobs, tell=tell)
+
+
+def run_tasks(
+    pipeline: Pipeline, tasks: list[Task], *, jobs: int | None, tell: Callable[[str], None]
+) -> PipelineResult:
+    """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder."""
+    return _Runner(pipeline, tasks, places(jobs or pipeline.jobs), tell).run()
 
 
 @contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def locked(out: Path, what: str) -> Iterator[None]:
+    """Keep other processes from the folder `out` within the block. what: a pipeline or a sweep, for messages."""
     from filelock import Timeout
 
     fault = obstacle(out, folder=True)
     if fault:
-        raise RunError(f"The folder {out} of the pipeline {fault}.", hint="Give another `out`.")
+        raise RunError(f"The folder {out} of the {what} {fault}.", hint="Give another `out`.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = file_lock(out / ".pipeline.lock")
         lock.acquire(timeout=0.5)
     except Timeout:
         raise RunError(
-            f"The folder {out} is in use by another pipeline.", hint="Wait for it, or give another `out`."
+            f"The folder {out} is in use by another {what}.", hint="Wait for it, or give another `out`."
         ) from None
     except OSError as error:
-        raise resource_error(error, "use the folder of the pipeline", out) from error
+        raise resource_error(error, f"use the folder of the {what}", out) from error
     try:
         yield
     finally:
@@ -114,11 +122,11 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 class _Runner:
-    def __init__(self, pipeline: Pipeline, where: list[Place], tell: Callable[[str], None]) -> None:
+    def __init__(self, pipeline: Pipeline, tasks: list[Task], where: list[Place], tell: Callable[[str], None]) -> None:
         self._pipeline = pipeline
         self._tell = tell
         self._code = code_version(pipeline.code)
-        self._tasks = plan(pipeline)
+        self._tasks = tasks
         self._progress = {(task.scene.name, task.name): _Progress() for task in self._tasks}
         self._results: dict[str, dict[str, Result]] = {scene.name: {} for scene in pipeline.scenes}
         self._free = list(where)
@@ -192,7 +200,7 @@ class _Runner:
         else:
             for path in task.stage.leftovers(site):
                 _remove(path, task.folder)
-            words = ["raymine", *task.stage.command(site), *flags(task)]
+            words = [task.stage.program, *task.stage.command(site), *flags(task)]
             folder = self._pipeline.file.absolute().parent
         task.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
@@ -279,11 +287,16 @@ class _Runner:
 
 
 def flags(task: Task) -> list[str]:
-    """The options of a stage as flags. True is a switch; a list repeats its flag."""
+    """The options of a stage as flags."""
+    options = task.scene.options.get(task.name, {})
+    placed = {("export", "to"), ("render", "out")}
+    return words_of({name: value for name, value in options.items() if (task.name, name) not in placed})
+
+
+def words_of(options: Mapping[str, JSON]) -> list[str]:
+    """Options by name as flags of a command line. True is a switch; a list repeats its flag."""
     found: list[str] = []
-    for name, value in task.scene.options.get(task.name, {}).items():
-        if (task.name, name) in (("export", "to"), ("render", "out")):
-            continue
+    for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         for item in value if isinstance(value, list) else [value]:
             found += [] if item is False else [flag] if item is True else [flag, str(item)]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from raymine.errors import ConfigError, SceneError, did_you_mean, option
-from raymine.files import JSON, UnreadableFile, expanded, read_file
+from raymine.files import JSON, expanded
 
+from .reading import number, options_of, path_in, read_toml, require_known, tables, text, words
 from .stages import DEFAULT_STAGES, STAGES, OwnStage
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_LARGEST = 1 << 20
 _TOP = ("out", "root", "stages", "jobs", "retries", "backoff", "code", "scene", "stage")
 _SCENE = ("path", "photos", "name", "downscale")
 
@@ -64,25 +58,20 @@ def load_pipeline(path: Path, *, root: Path | None = None, only: Collection[str]
     root: the folder of the scenes, instead of the one that the file names. only: names of the scenes to take; empty is
     all of them.
     """
-    try:
-        data = tomllib.loads(read_file(path, largest=_LARGEST).decode())
-    except UnreadableFile as error:
-        raise ConfigError(f"The pipeline file {path} {error.what}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The pipeline file {path} is not valid TOML: {error}.") from error
+    data = read_toml(path, "pipeline file")
     here = path.absolute().parent
-    own = tuple(_own_stage(path, entry, here) for entry in _tables(path, data, "stage"))
+    own = tuple(_own_stage(path, entry, here) for entry in tables(path, data, "stage"))
     known = (*STAGES, *(stage.name for stage in own))
     if len(set(known)) < len(known):
         twice = next(name for name in known if known.count(name) > 1)
         raise ConfigError(f"{path}: the stage `{twice}` is defined twice.", hint="Give yours another name.")
-    shared = {name: _options(path, name, data[name]) for name in STAGES if name in data}
-    _require_known(path, "the file", data, (*_TOP, *STAGES))
+    shared = {name: options_of(path, name, data[name]) for name in STAGES if name in data}
+    require_known(path, "the file", data, (*_TOP, *STAGES))
     stages = _stage_names(path, data.get("stages"), known, own)
-    entries = _tables(path, data, "scene")
+    entries = tables(path, data, "scene")
     if not entries:
         raise ConfigError(f"{path} names no scene.", hint='Add [[scene]] with path = "...".')
-    home = _path(path, "root", data.get("root", str(here)), here) if root is None else root.absolute()
+    home = path_in(path, "root", data.get("root", str(here)), here) if root is None else root.absolute()
     names = [_scene_name(path, entry) for entry in entries]
     for name in names:
         if names.count(name) > 1:
@@ -100,23 +89,23 @@ def load_pipeline(path: Path, *, root: Path | None = None, only: Collection[str]
         raise ConfigError(f'{path}: `code` must be "source" or "version", got {code!r}.')
     return Pipeline(
         file=path,
-        out=_path(path, "out", data.get("out", f"results/{path.stem}"), here),
+        out=path_in(path, "out", data.get("out", f"results/{path.stem}"), here),
         scenes=scenes,
         stages=stages,
-        jobs=None if "jobs" not in data else int(_number(path, data, "jobs", 1, 1, 256)),
-        retries=int(_number(path, data, "retries", 2, 0, 100)),
-        backoff=_number(path, data, "backoff", 2.0, 0.0, 3600.0),
+        jobs=None if "jobs" not in data else int(number(path, data, "jobs", 1, 1, 256)),
+        retries=int(number(path, data, "retries", 2, 0, 100)),
+        backoff=number(path, data, "backoff", 2.0, 0.0, 3600.0),
         code=code,
         own=own,
     )
 
 
 def _scene_name(path: Path, entry: dict[str, Any]) -> str:
-    _require_known(path, "a scene", entry, (*_SCENE, *STAGES))
+    require_known(path, "a scene", entry, (*_SCENE, *STAGES))
     if ("path" in entry) == ("photos" in entry):
         raise ConfigError(f"{path}: a scene needs `path` (a scene folder) or `photos` (for the stage `ingest`).")
-    given = _text(path, "photos" if "photos" in entry else "path", entry)
-    name = _text(path, "name", entry) if "name" in entry else expanded(given).name
+    given = text(path, "photos" if "photos" in entry else "path", entry)
+    name = text(path, "name", entry) if "name" in entry else expanded(given).name
     if not name or name.startswith(".") or "/" in name or "\\" in name:
         raise ConfigError(f"{path}: `name` of a scene must be a folder name, got {name!r}.", hint="Give it a `name`.")
     return name
@@ -124,34 +113,34 @@ def _scene_name(path: Path, entry: dict[str, Any]) -> str:
 
 def _scene(path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, Mapping[str, JSON]]) -> SceneSpec:
     name = _scene_name(path, entry)
-    given = _text(path, "photos" if "photos" in entry else "path", entry)
+    given = text(path, "photos" if "photos" in entry else "path", entry)
     place = given if given == "builtin" else str((root / expanded(given)).resolve())
     if place != "builtin" and not Path(place).exists():
         raise SceneError(
             f"{path}: the scene {name} does not exist: {place}.",
             hint=f"Give the folder of the scenes with {option('root')}, or leave scenes out with {option('only')}.",
         )
-    own = {stage: _options(path, stage, entry[stage]) for stage in STAGES if stage in entry}
+    own = {stage: options_of(path, stage, entry[stage]) for stage in STAGES if stage in entry}
     options = {stage: {**shared.get(stage, {}), **own.get(stage, {})} for stage in STAGES}
-    downscale = int(_number(path, entry, "downscale", 1, 1, 64))
+    downscale = int(number(path, entry, "downscale", 1, 1, 64))
     if "photos" in entry:
         return SceneSpec(name, None, Path(place), downscale, options)
     return SceneSpec(name, place, None, downscale, options)
 
 
 def _own_stage(path: Path, entry: dict[str, Any], here: Path) -> OwnStage:
-    _require_known(path, "a stage", entry, ("name", "command", "needs", "inputs"))
-    name, command = _text(path, "name", entry), entry.get("command")
+    require_known(path, "a stage", entry, ("name", "command", "needs", "inputs"))
+    name, command = text(path, "name", entry), entry.get("command")
     if not name.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"{path}: `name` of a stage must have letters, digits, - and _ only, got {name!r}.")
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
         raise ConfigError(f"{path}: the stage `{name}` needs `command`, a list of words.")
-    needs, inputs = (_words(path, key, entry.get(key, [])) for key in ("needs", "inputs"))
+    needs, inputs = (words(path, key, entry.get(key, [])) for key in ("needs", "inputs"))
     return OwnStage(name, tuple(command), needs, tuple(here / expanded(text) for text in inputs), here)
 
 
 def _stage_names(path: Path, given: Any, known: Collection[str], own: tuple[OwnStage, ...]) -> tuple[str, ...]:
-    chosen = DEFAULT_STAGES if given is None else _words(path, "stages", given)
+    chosen = DEFAULT_STAGES if given is None else words(path, "stages", given)
     chosen = (*chosen, *(stage.name for stage in own if given is None))
     for name in (*chosen, *(need for stage in own for need in stage.needs)):
         if name not in known:
@@ -173,51 +162,3 @@ def _require_no_cycle(path: Path, own: tuple[OwnStage, ...]) -> None:
 
     for stage in own:
         visit(stage.name, ())
-
-
-def _require_known(path: Path, what: str, entry: Mapping[str, Any], known: Collection[str]) -> None:
-    for key in entry:
-        if key not in known:
-            raise ConfigError(
-                f"{path}: {what} has an unknown key `{key}`.{did_you_mean(key, known)}",
-                hint=f"Known: {', '.join(known)}.",
-            )
-
-
-def _tables(path: Path, data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise ConfigError(f"{path}: `{key}` must be tables in double brackets: [[{key}]].")
-    return found
-
-
-def _options(path: Path, stage: str, value: Any) -> dict[str, JSON]:
-    if not isinstance(value, dict) or any(isinstance(item, dict) for item in value.values()):
-        raise ConfigError(f"{path}: [{stage}] must be a table of options of `raymine {stage}`.")
-    return {key.replace("-", "_"): item for key, item in value.items()}
-
-
-def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{path}: `{key}` must be a list of names, got {value!r:.80}.")
-    return tuple(value)
-
-
-def _text(path: Path, key: str, entry: Mapping[str, Any]) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{path}: `{key}` must be text, got {value!r:.80}.")
-    return value
-
-
-def _path(path: Path, key: str, value: Any, here: Path) -> Path:
-    return here / expanded(_text(path, key, {key: value}))
-
-
-def _number(path: Path, entry: Mapping[str, Any], key: str, default: float, low: float, high: float) -> float:
-    value = entry.get(key, default)
-    whole = isinstance(default, int)
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        raise ConfigError(f"{path}: `{key}` must be {kind} between {low:g} and {high:g}, got {value!r}.")
-    return value

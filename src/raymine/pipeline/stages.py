@@ -63,6 +63,7 @@ class Stage:
     command: the arguments of raymine, without options. uses: what it depends on besides its options and the code.
     result: what others may use of it, from the JSON that the command printed. products: files that must stay as they
     are while the result counts. leftovers: paths that an interrupted attempt may have left, which are removed first.
+    program: what takes the arguments, as `child.py` names it.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Stage:
     products: Callable[[Site], list[Path]] = lambda _: []
     leftovers: Callable[[Site], list[Path]] = lambda _: []
     after: tuple[str, ...] = ()
+    program: str = "raymine"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _files(site: Site) -> JSON:
     return site.scene_path if site.scene_path == "builtin" else folder_stamp(Path(site.scene_path))
 
 
-def _checkpoint(run: Path) -> Path:
+def last_checkpoint(run: Path) -> Path:
+    """The JSON file of the latest checkpoint of a run."""
     steps = list_steps(run / CHECKPOINTS)
     if not steps:
         raise RunError(f"{run} has no checkpoint.")
@@ -104,7 +107,7 @@ def _checkpoint(run: Path) -> Path:
 
 
 def _trained(site: Site, printed: JSON) -> Result:
-    saved = _checkpoint(site.run)
+    saved = last_checkpoint(site.run)
     try:
         tensors = read_json(saved)["tensors"]["sha256"]
     except (UnreadableFile, KeyError, TypeError) as error:
@@ -161,7 +164,7 @@ _TABLE = (
         command=lambda site: ["train", *_at(site), "--out", str(site.run), "--resume", "--json"],
         uses=lambda site: {key: site.results["pack"][key] for key in ("scene_digest", "train")},
         result=_trained,
-        products=lambda site: [_checkpoint(site.run)],
+        products=lambda site: [last_checkpoint(site.run)],
         after=("check",),
     ),
     Stage(

@@ -1,0 +1,161 @@
+"""Run a sweep: each trial is one task of a pipeline, so it is placed, retried, recorded and resumed as stages are."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raymine.errors import RunError
+from raymine.files import JSON, UnreadableFile, obstacle, read_json, write_json
+
+from .plan import Task, code_version, explain
+from .run import PipelineResult, State, locked, run_tasks
+from .spec import Pipeline, SceneSpec
+from .stages import Result, Site, Stage, folder_stamp, last_checkpoint
+from .sweep_spec import Point, Sweep
+
+DESCRIPTION = "sweep.json"
+_LOCK = ".pipeline.lock"
+_RETRIES = 1
+_KEPT = ("run", "step", "elapsed", "held_out_psnr", "best_step", "best_held_out_psnr")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a trial ended. settings: its point. score: by the metric of the sweep; None if it has not finished."""
+
+    name: str
+    settings: Point
+    seed: int
+    state: State
+    why: str
+    score: float | None
+    result: Result
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point and its trials, one for each seed. score: their mean; None unless all have finished."""
+
+    settings: Point
+    score: float | None
+    spread: float | None
+    trials: tuple[Trial, ...] = field(default=())
+
+
+def trials_of(sweep: Sweep) -> list[tuple[str, Point, int]]:
+    """Name, settings and seed of every trial."""
+    pairs = [(point, seed) for point in sweep.points for seed in sweep.seeds]
+    return [(f"trial-{i:04d}", point, seed) for i, (point, seed) in enumerate(pairs)]
+
+
+def tasks_of(sweep: Sweep) -> list[Task]:
+    """One task for each trial."""
+    stamp = sweep.scene if sweep.scene == "builtin" else folder_stamp(Path(sweep.scene))
+    return [_task(sweep, name, point, seed, stamp) for name, point, seed in trials_of(sweep)]
+
+
+def settings_of(sweep: Sweep, point: Point) -> Point:
+    """The part of a point that replaces settings of the recipe's config."""
+    return {name: value for name, value in point.items() if name not in sweep.options}
+
+
+def options_of_trial(sweep: Sweep, point: Point, seed: int) -> dict[str, JSON]:
+    """Options of `raymine train`, by name."""
+    return {**sweep.train, **{name: point[name] for name in point if name in sweep.options}, "seed": seed}
+
+
+def _task(sweep: Sweep, name: str, point: Point, seed: int, stamp: str) -> Task:
+    settings = settings_of(sweep, point)
+
+    def command(site: Site) -> list[str]:
+        # The child parses the same JSON that the key is made of.
+        return [json.dumps(settings), sweep.scene, "--out", str(site.run), "--resume"]
+
+    def result(site: Site, printed: JSON) -> Result:
+        found = {key: printed.get(key) for key in _KEPT}
+        if any(not isinstance(found[key], int | float) for key in ("held_out_psnr", "best_held_out_psnr")):
+            raise RunError(f"{site.run} has no score of its held-out views.")
+        return found
+
+    stage = Stage(
+        "train",
+        needs=(),
+        command=command,
+        uses=lambda _: [settings, stamp],
+        result=result,
+        products=lambda site: [last_checkpoint(site.run)],
+        program="trial",
+    )
+    scene = SceneSpec(name, sweep.scene, options={"train": options_of_trial(sweep, point, seed)})
+    return Task(scene, stage, (), sweep.out / name)
+
+
+def plan_sweep(sweep: Sweep) -> list[tuple[str, Point, int, str, str]]:
+    """Name, settings, seed, verdict and reason of every trial, without running anything."""
+    require_own_folder(sweep)
+    told = explain(tasks_of(sweep), code_version("version"))
+    return [(*trial, verdict, why) for trial, (_, verdict, why) in zip(trials_of(sweep), told, strict=True)]
+
+
+def run_sweep(
+    sweep: Sweep, *, jobs: int | None = None, tell: Callable[[str], None]
+) -> tuple[list[Row], PipelineResult]:
+    """Run the trials that have not finished. The rows come best first. tell: receives lines about progress.
+
+    `RunError` if the folder is of something else, or if another process uses it.
+    """
+    require_own_folder(sweep)
+    with locked(sweep.out, "sweep"):
+        require_own_folder(sweep)
+        write_json(sweep.out / DESCRIPTION, sweep.description, "describe the sweep")
+        tasks = tasks_of(sweep)
+        pipeline = Pipeline(
+            sweep.file, sweep.out, tuple(t.scene for t in tasks), ("train",), sweep.jobs, _RETRIES, code="version"
+        )
+        done = run_tasks(pipeline, tasks, jobs=jobs, tell=tell)
+    return _rows(sweep, done), done
+
+
+def require_own_folder(sweep: Sweep) -> None:
+    """Raise `RunError` if the folder of a sweep is not empty and not of this sweep."""
+    fault = obstacle(sweep.out, folder=True)
+    if fault:
+        raise RunError(f"The folder {sweep.out} of the sweep {fault}.", hint="Give another `out`.")
+    if not sweep.out.exists():
+        return
+    description = sweep.out / DESCRIPTION
+    if not description.exists():
+        if any(path.name != _LOCK for path in sweep.out.iterdir()):
+            raise RunError(
+                f"The folder {sweep.out} exists and is not of a sweep; it is left untouched.",
+                hint="Give another `out`, or an empty folder.",
+            )
+        return
+    try:
+        found = read_json(description)
+    except UnreadableFile as error:
+        raise RunError(f"{description} {error.what}", hint="Give another `out`.") from error
+    if found != json.loads(json.dumps(sweep.description)):
+        raise RunError(
+            f"The folder {sweep.out} is of another sweep: its scene, options, points or seeds differ.",
+            hint="Give another `out`, or the file as it was.",
+        )
+
+
+def _rows(sweep: Sweep, done: PipelineResult) -> list[Row]:
+    trials = []
+    for (name, point, seed), task in zip(trials_of(sweep), done.tasks, strict=True):
+        result = done.results[name].get("train", {})
+        trials.append(Trial(name, point, seed, task.state, task.why, result.get(sweep.metric), result))
+    rows = []
+    for i in range(0, len(trials), len(sweep.seeds)):
+        group = tuple(trials[i : i + len(sweep.seeds)])
+        scores = [trial.score for trial in group if trial.score is not None]
+        whole = len(scores) == len(group)
+        spread = statistics.stdev(scores) if whole and len(scores) > 1 else None
+        rows.append(Row(group[0].settings, statistics.mean(scores) if whole else None, spread, group))
+    return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0.0)))

@@ -1,0 +1,191 @@
+"""Sweeps from file to table: trials run, are kept, resume after a kill, and wrong files are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raymine.cli import main
+from raymine.pipeline import run as module
+from support.disc_scene import write_scene_of_eight
+from support.in_this_process import InThisProcess
+
+TESTS = Path(__file__).parents[1]
+TRAIN = '[train]\nrecipe = "support.runs:tiny"\nsteps = {0}\ndevice = "cpu"\nthreads = 1\nhold_out = 2\n'
+FILE = 'scene = "a"\nout = "o"\n' + TRAIN.format(4)
+GRID = FILE + '[space]\n"field.grid.levels" = [2, 3]\nmining = ["none", "prune"]\n'
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
+    # Trials may be other processes, which must find the modules of the tests.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("OMP_NUM_THREADS", "1"), ("NUMBA_NUM_THREADS", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    write_scene_of_eight(Path("a"))
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Trials run in this process; the list receives their command lines."""
+    started: list[list[str]] = []
+
+    def start(command: list[str], **options: Any) -> InThisProcess:
+        started.append(command[5:])
+        return InThisProcess(command, **options)
+
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    return started
+
+
+def sweep(text: str, *arguments: str) -> int:
+    Path("s.toml").write_text(text)
+    return main(["sweep", "s.toml", *arguments])
+
+
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("o/results.json").read_text())
+    return found
+
+
+def test_grid_trains_every_combination_once_and_ranks_them(
+    no_processes: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(GRID, "--dry-run", "--json") == 0
+    assert [trial["verdict"] for trial in json.loads(capsys.readouterr().out)] == ["run"] * 4
+    assert not Path("o").exists()
+    assert sweep(GRID) == 0
+    table = capsys.readouterr().out
+    assert "field.grid.levels" in table
+    assert "mining" in table
+    first = results()
+    scores = [row["score"] for row in first["rows"]]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) > 1
+    asked = {(row["settings"]["field.grid.levels"], row["settings"]["mining"]) for row in first["rows"]}
+    assert asked == {(2, "none"), (2, "prune"), (3, "none"), (3, "prune")}
+    for row in first["rows"]:
+        config = json.loads(Path(row["trials"][0]["result"]["run"], "config.json").read_text())["train"]
+        assert config["field"]["grid"]["levels"] == row["settings"]["field.grid.levels"]
+        assert config["mining"]["policy"] == row["settings"]["mining"]
+
+    assert len(no_processes) == 4
+    assert sweep(GRID) == 0
+    assert len(no_processes) == 4, "finished trials are kept"
+    assert [row["score"] for row in results()["rows"]] == scores
+    # A kill between the end of a run and its record: the run is finished already, and gives the same score.
+    Path("o/trial-0001/stages/train.json").unlink()
+    assert sweep(GRID) == 0
+    assert len(no_processes) == 5
+    assert [row["score"] for row in results()["rows"]] == scores
+    # The folder belongs to this sweep.
+    assert sweep(GRID.replace("[2, 3]", "[2, 4]")) == 4
+    assert "is of another sweep" in capsys.readouterr().err
+
+
+def test_random_points_repeat_and_seeds_are_averaged(no_processes: list[list[str]]) -> None:
+    space = "[space]\nfield.grid.levels = {low = 2, high = 4}\noptimiser.lr = {low = 1e-3, high = 1e-1, log = true}\n"
+    text = 'search = "random"\ntrials = 2\nseeds = [3, 5]\n' + FILE + space
+    assert sweep(text) == 0
+    rows = results()["rows"]
+    assert [[trial["seed"] for trial in row["trials"]] for row in rows] == [[3, 5], [3, 5]]
+    for row in rows:
+        scores = [trial["score"] for trial in row["trials"]]
+        assert row["score"] == pytest.approx(sum(scores) / 2)
+        assert row["spread"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+    assert sweep(text) == 0
+    assert len(no_processes) == 4, "the same points are drawn again"
+
+
+def test_killed_sweep_continues_its_trial_from_the_checkpoint(no_processes: list[list[str]]) -> None:
+    text = 'scene = "a"\nout = "o"\n' + TRAIN.format(200) + "[space]\nbatch.samples = [256, 300]\n"
+    Path("s.toml").write_text(text)
+    process = subprocess.Popen([sys.executable, "-m", "raymine", "sweep", "s.toml"], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 90
+    while not list(Path("o").glob("trial-0000/train-*/checkpoints/step-*.json")):
+        assert process.poll() is None, "it has finished before it could be killed"
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    time.sleep(0.3)
+    assert sweep(text) == 0
+    killed = results()
+    run = next(t["result"]["run"] for row in killed["rows"] for t in row["trials"] if t["name"] == "trial-0000")
+    attempts = json.loads(Path(run, "manifest.json").read_text())["attempts"]
+    assert [attempt["from_step"] > 0 for attempt in attempts] == [False, True]
+    assert attempts[0]["command"][:4] == ["python", "-m", "raymine.cli.trial", '{"batch.samples": 256}']
+    assert main(["sweep", "s.toml", "--out", "calm"]) == 0
+    calm = json.loads(Path("calm/results.json").read_text())
+    assert [row["score"] for row in calm["rows"]] == [row["score"] for row in killed["rows"]]
+
+
+def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
+    no_processes: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = module.subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        if "trial-0001" in " ".join(command):
+            no_processes.append(command)
+            return SimpleNamespace(returncode=1, poll=lambda: 1)
+        return whole(command, **options)
+
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    assert sweep(FILE + '[space]\nmining = ["none", "prune"]\n') == 1
+    assert len(no_processes) == 3
+    assert [row["score"] is None for row in results()["rows"]] == [False, True]
+    assert "trial-0001: exit code 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (GRID.replace("grid.levels", "grid.leveling"), 2, "There is no setting `field.grid.leveling`"),
+        (GRID.replace("prune", "prunes"), 2, "prunes"),
+        (FILE, 2, "the space is empty"),
+        (GRID.replace('"a"', '"b"'), 3, "the scene does not exist"),
+        (GRID.replace('scene = "a"', ""), 2, "`scene` must be text"),
+        (GRID.replace("hold_out = 2\n", ""), 2, "needs `hold_out` of at least 1"),
+        (GRID.replace("hold_out = 2", "hold_out = 8"), 2, "leaves nothing to train on"),
+        (GRID.replace("steps", "stepz"), 2, "has no option `stepz`. Did you mean `steps`?"),
+        ('metric = "test_psnr"\n' + GRID, 2, "`metric` must be held_out_psnr or best_held_out_psnr"),
+        ('search = "optuna"\n' + GRID, 2, "`search` must be grid or random"),
+        ('search = "random"\n' + GRID, 2, "needs `trials`"),
+        ("seeds = [1, 1]\n" + GRID, 2, "names a seed twice"),
+        (GRID.replace("[2, 3]", "{low = 2, high = 3}"), 2, "a grid needs lists"),
+        (GRID.replace("[2, 3]", "{low = 3, high = 2}"), 2, "low < high"),
+        (GRID.replace("[2, 3]", "[]"), 2, "must be a list of values"),
+        (FILE + "[space]\nseed = [1, 2]\n", 2, "may not vary `seed`"),
+        (FILE + "[space]\nhold_out = [1, 2]\n", 2, "may not vary `hold_out`"),
+        (GRID.replace("steps", "resume = true\nsteps"), 2, "[train] may not set `resume`"),
+    ],
+)
+def test_wrong_files_are_refused_in_a_sentence(
+    text: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(text) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith("error: ")
+    assert not Path("o").exists()
+
+
+def test_folder_of_something_else_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("o").mkdir()
+    Path("o/mine").write_text("x")
+    assert sweep(GRID) == 4
+    assert "is not of a sweep; it is left untouched" in capsys.readouterr().err
+    assert [path.name for path in Path("o").iterdir()] == ["mine"]
+    assert sweep(GRID, "--on", "ray") == 2
+    assert "runs sweeps locally" in capsys.readouterr().err
