@@ -30,7 +30,7 @@ LAYERS = [
     {"rundir", "ingestion"},
     {"experiment"},
     {"report"},
-    {"bench", "compat", "pipeline", "viewer", "serve"},
+    {"bench", "compat", "lightning", "pipeline", "viewer", "serve"},
     {"api", "cli"},
     {"__main__"},
 ]

@@ -28,6 +28,7 @@ _EXTRAS = (
     ("ingest", "pycolmap", "poses of photos by `raymine ingest`"),
     ("mesh", "trimesh", "meshes from `raymine export`"),
     ("onnx", "onnx", "ONNX files from `raymine export`"),
+    ("lightning", "pytorch_lightning", "training with a Lightning Trainer (`raymine.lightning`)"),
 )
 
 
