@@ -108,6 +108,6 @@ def exported_renderer(model: Path, loaded: LoadedRun) -> Renderer:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(
             f"{model} cannot be rendered: {str(error).strip() or type(error).__name__}.",
-            hint=f"Export a snapshot: raymine export {loaded.run.path} --to model.safetensors",
+            hint=f"`raymine export {loaded.run.path}` writes a snapshot where the file ends with .safetensors.",
         ) from error
     return VolumeRenderer(_SnapshotField(field), loaded.state.sampler, stop=loaded.config.train.mining.stop)

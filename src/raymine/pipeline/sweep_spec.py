@@ -121,7 +121,7 @@ def _require_train(path: Path, train: Mapping[str, JSON], known: Collection[str]
         if name not in known:
             raise ConfigError(
                 f"{path}: `raymine train` has no option `{name}`.{did_you_mean(name, known)}",
-                hint="Options: raymine train --help. Settings of the recipe's config belong in [space].",
+                hint="The help of `raymine train` lists its options. Settings of a config belong in [space].",
             )
     held_out = train.get("hold_out", 0)
     if type(held_out) is not int or held_out < 1:
