@@ -190,7 +190,7 @@ def test_out_of_memory_raises_resource_error_with_a_hint(monkeypatch: pytest.Mon
         (
             ["ops", "--resume"],
             2,
-            "has no option --resume. It is an option of `raymine train`, `raymine reproduce` and `raymine bench mining`.",
+            "no option --resume. It is an option of `raymine train`, `raymine reproduce` and `raymine bench mining`.",
         ),
         (["step", "builtin", "--ops", "march"], 2, "`raymine bench step` has no option --ops."),
         (["mining", "builtin", "--samples", "8"], 2, "`raymine bench mining` has no option --samples."),
