@@ -388,7 +388,7 @@ CASES = [
         sizes=(USUAL,),
     ),
     Case(
-        (f"{TOOLS}.proposal.ProposalEstimator.update_every_n_steps",),
+        (f"{TOOLS}.proposal.ProposalEstimator.update_every_n_steps", f"{TOOLS}.proposal.update_if_finite"),
         loss_args,
         run_update,
         holds=trained,

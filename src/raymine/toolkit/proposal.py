@@ -185,15 +185,24 @@ class ProposalEstimator(torch.nn.Module):
                 )
             if self.pending is None:
                 raise ConfigError("there is nothing to learn from. Call `sample` with requires_grad=True first.")
-            total = self.compute_loss(transmittance, loss_scaler)
-            loss = float(total.detach())
-            self.optimizer.zero_grad()
-            if math.isfinite(loss) and total.requires_grad:
-                total.backward()
-                self.optimizer.step()
+            loss = update_if_finite(self.optimizer, self.compute_loss(transmittance, loss_scaler))
         if self.scheduler is not None:
             self.scheduler.step()
         return loss
+
+
+def update_if_finite(optimizer: torch.optim.Optimizer, total: Tensor) -> float:
+    """One update of the optimiser's parameters by the loss `total` []. No parameter changes if it is not finite.
+
+    Returns the loss. Its gradients are queued before the host waits for it, so that a GPU has work meanwhile.
+    """
+    optimizer.zero_grad()
+    if total.requires_grad:
+        total.backward()
+    loss = float(total.detach())
+    if math.isfinite(loss) and total.requires_grad:
+        optimizer.step()
+    return loss
 
 
 def _offsets(stratified: bool | Tensor, rounds: int, rays: int) -> Sequence[bool | Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,7 +13,13 @@ from raymine.compat.nerfacc.estimators.base import AbstractEstimator
 from raymine.compat.nerfacc.pdf import importance_sampling, searchsorted
 from raymine.errors import ConfigError
 from raymine.kernels import checks
-from raymine.toolkit.proposal import check_densities, density_cdf, interlevel_loss, transmittance_cdf
+from raymine.toolkit.proposal import (
+    check_densities,
+    density_cdf,
+    interlevel_loss,
+    transmittance_cdf,
+    update_if_finite,
+)  # fmt: skip
 from raymine.toolkit.proposal import get_proposal_requires_grad_fn as get_proposal_requires_grad_fn
 
 
@@ -106,12 +111,7 @@ class PropNetEstimator(AbstractEstimator):
                     "an update needs an optimizer and a call of `sampling` with requires_grad=True before it; got "
                     f"{len(self.prop_cache)} cached levels and optimizer {self.optimizer}."
                 )
-            total = self.compute_loss(trans, loss_scaler)
-            loss = total.item()
-            self.optimizer.zero_grad()
-            if math.isfinite(loss):
-                total.backward()
-                self.optimizer.step()
+            loss = update_if_finite(self.optimizer, self.compute_loss(trans, loss_scaler))
         if self.scheduler is not None:
             self.scheduler.step()
         return loss
