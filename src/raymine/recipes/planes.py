@@ -22,7 +22,7 @@ from raymine.step.optimiser import OptimiserConfig
     "features from products of planes at several resolutions (K-Planes, TensoRF)",
     scenes="scenes with and without a box, with and without times",
     time="minutes on a GPU, a minute on a CPU",
-    figure="lego 800x800 33.6 dB after 15 s (H200)",
+    figure="lego 800x800 36.2 dB after 60 s (H200)",
 )
 def planes(scene: Scene, device: str) -> TrainConfig:
     """For bounded and unbounded scenes, with and without times."""
@@ -63,7 +63,8 @@ def _cuda(scene: Scene) -> TrainConfig:
         ),
         sampler=base.sampler,
         batch=BatchConfig(samples=1 << 18, max_rays=1 << 16),
-        optimiser=OptimiserConfig(lr=2e-2, final=0.1, table_beta1=0.0, average=0.1),
+        # Lego, 16 s, held-out views: 35.95 dB; with lr 2e-2 35.75, with planes up to 1024 and half the features 35.12.
+        optimiser=OptimiserConfig(lr=4e-2, final=0.1, table_beta1=0.0, average=0.1),
         loss=(ColourLoss("l2"), TotalVariation(1e-3)),
         mining=MiningConfig(hard=HardConfig(draw="poisson")),
         pixels=PixelConfig(policy="edges", cells=1 << 20),
