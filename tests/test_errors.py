@@ -17,15 +17,15 @@ from raymine.experiment import TrainRequest
 ROOT = Path(raymine.__file__).parent
 
 FLAGS_OF_GIT = {"--always", "--abbrev=40", "--dirty", "--exclude=*"}
-STARTS_PROCESSES = {"pipeline/stages.py", "pipeline/sweep.py", "evaluate/lpips/weights.py"}
-"""Files in which a string that is a flag and nothing else is an argument of another process."""
+STARTS_PROCESSES = {"pipeline/slurm.py", "pipeline/stages.py", "pipeline/sweep.py", "evaluate/lpips/weights.py"}
+"""Files in which a string that is just a flag, or a flag with its value, is an argument of another process."""
 OF_OTHERS = ("var(--", "setProperty('--", "pip install --", "pip download --", " --hash=sha256:")
 """CSS variables begin with two dashes as well, and pip has flags of its own."""
 
 
 def is_message(path: str, text: str) -> bool:
     """Whether a string with two dashes in it is, or is a part of, something that a user reads about raymine."""
-    argument = path in STARTS_PROCESSES and re.fullmatch(r"--[a-z-]+", text) is not None
+    argument = path in STARTS_PROCESSES and re.fullmatch(r"--[a-z-]+(=[\w:]*)?", text) is not None
     return text not in FLAGS_OF_GIT and not argument and not any(other in text for other in OF_OTHERS)
 
 

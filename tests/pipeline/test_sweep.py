@@ -107,6 +107,48 @@ def test_random_points_repeat_and_seeds_are_averaged(no_processes: list[list[str
     assert len(no_processes) == 4, "the same points are drawn again"
 
 
+PRUNED = FILE + '[prune]\nmin_trials = 1\n[space]\n"optimiser.lr" = [1e-2, 1e-9]\n'
+
+
+def test_bad_trial_is_pruned_and_shown_with_its_step(
+    no_processes: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PRUNED.replace("steps = 4", "steps = 64")
+    assert sweep(text) == 0
+    good, bad = results()["rows"]
+    assert good["score"] is not None
+    assert bad["score"] is None
+    stop = bad["trials"][0]["result"]["pruned"]
+    assert stop["step"] == 16, "the first of four looks"
+    assert "pruned at step 16" in " ".join(capsys.readouterr().out.split())
+    run = Path(bad["trials"][0]["result"]["run"])
+    assert json.loads((run / "manifest.json").read_text())["step"] == 16
+    # A record keeps it pruned; without one, as after a kill, it is not trained on.
+    for _ in range(2):
+        assert sweep(text) == 0
+        assert results()["rows"][1]["trials"][0]["result"]["pruned"] == stop
+        assert json.loads((run / "manifest.json").read_text())["step"] == 16
+        Path("o/trial-0001/stages/train.json").unlink()
+    assert len(no_processes) == 3
+    assert sweep(text.replace("min_trials = 1", "min_trials = 2")) == 4
+
+
+def test_trials_start_through_srun_inside_a_slurm_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "srun").write_text(
+        '#!/bin/sh\necho "$@" >> "$0.log"\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
+    )
+    (tools / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    for name, value in (("JOB_ID", "7"), ("JOB_NODELIST", "n1,n2"), ("JOB_CPUS_PER_NODE", "1(x2)")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert sweep(FILE + '[space]\nmining = ["none", "prune"]\n') == 0
+    assert all(row["score"] is not None for row in results()["rows"])
+    asked = (tools / "srun.log").read_text().splitlines()
+    assert sorted(line.split()[2] for line in asked) == ["--nodelist=n1", "--nodelist=n2"]
+
+
 def test_killed_sweep_continues_its_trial_from_the_checkpoint(no_processes: list[list[str]]) -> None:
     text = 'scene = "a"\nout = "o"\n' + TRAIN.format(200) + "[space]\nbatch.samples = [256, 300]\n"
     Path("s.toml").write_text(text)
@@ -138,7 +180,7 @@ def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
     def start(command: list[str], **options: Any) -> Any:
         if "trial-0001" in " ".join(command):
             no_processes.append(command)
-            return SimpleNamespace(returncode=1, poll=lambda: 1)
+            return SimpleNamespace(stdin=None, returncode=1, poll=lambda: 1)
         return whole(command, **options)
 
     monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
@@ -162,6 +204,10 @@ def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
         ('metric = "test_psnr"\n' + GRID, 2, "`metric` must be held_out_psnr or best_held_out_psnr"),
         ('search = "optuna"\n' + GRID, 2, "`search` must be grid or random"),
         ('search = "random"\n' + GRID, 2, "needs `trials`"),
+        (GRID + '[prune]\nrule = "worst"\n', 2, "`rule` in [prune] must be median or halving"),
+        (GRID + "[prune]\nfactor = 3\n", 2, '`factor` in [prune] is for rule = "halving"'),
+        (GRID + "[prune]\nlook = 3\n", 2, "[prune] has an unknown key `look`"),
+        ("memory = -1\n" + GRID, 2, "`memory` must be a number"),
         ("seeds = [1, 1]\n" + GRID, 2, "names a seed twice"),
         (GRID.replace("[2, 3]", "{low = 2, high = 3}"), 2, "a grid needs lists"),
         (GRID.replace("[2, 3]", "{low = 3, high = 2}"), 2, "low < high"),

@@ -119,8 +119,11 @@ def _print(sweep: Spec, rows: list[Row]) -> None:
     for row in rows:
         states = {trial.state for trial in row.trials}
         state = "" if states <= {"done", "skipped"} else "failed" if "failed" in states else "not reached"
+        stops = [trial.result["pruned"] for trial in row.trials if trial.result.get("pruned")]
+        if stops and not state:
+            state = ", ".join(f"pruned at step {stop['step']} ({output.number(stop['psnr'])} dB)" for stop in stops)
         cells = [output.number(row.score), *([output.number(row.spread)] if spread else [])]
-        seconds = [trial.result["elapsed"] for trial in row.trials if trial.result]
+        seconds = [trial.result["elapsed"] for trial in row.trials if trial.result.get("elapsed") is not None]
         cells.append(output.duration(sum(seconds) / len(seconds)) if seconds else "-")
         lines.append([*(_cell(row.settings[name]) for name in names), *cells, row.trials[0].name, state])
     columns = (*names, title, *spread, "trained", "trial", "")

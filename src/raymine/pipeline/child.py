@@ -2,7 +2,8 @@
 
 With `trial` instead of `raymine`, the arguments are those of `raymine.cli.trial`. One stage of a pipeline, or one trial
 of a sweep. It ends when the process PARENT does, even if that was killed: otherwise it would go on to write to folders
-that a restarted pipeline uses.
+that a restarted pipeline uses. PARENT is a process id; or `stdin`, for a command on another host, which ends when its
+standard input does.
 """
 
 from __future__ import annotations
@@ -33,13 +34,23 @@ def _watch(parent: int) -> None:
     os._exit(137)
 
 
+def _watch_input() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(137)
+
+
 def main() -> int:
-    parent, kind, *arguments = int(sys.argv[1]), *sys.argv[2:]
-    die_with(parent)
+    kind, *arguments = sys.argv[2:]
+    if sys.argv[1] == "stdin":
+        threading.Thread(target=_watch_input, daemon=True).start()
+    else:
+        parent = int(sys.argv[1])
+        die_with(parent)
     if kind == "own":
         # The wish to die with the parent outlives this call.
         os.execvp(arguments[0], arguments)
-    if sys.platform != "linux":
+    if sys.platform != "linux" and sys.argv[1] != "stdin":
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     sys.argv = ["raymine", *arguments]
     import importlib

@@ -22,7 +22,7 @@ from typing import Literal
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
 
-from .devices import Place, places
+from .devices import Place, best_place, places
 from .plan import Task, code_version, plan
 from .spec import Pipeline
 from .stages import OwnStage, Result
@@ -91,10 +91,18 @@ def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[
 
 
 def run_tasks(
-    pipeline: Pipeline, tasks: list[Task], *, jobs: int | None, tell: Callable[[str], None]
+    pipeline: Pipeline,
+    tasks: list[Task],
+    *,
+    jobs: int | None,
+    tell: Callable[[str], None],
+    where: list[Place] | None = None,
 ) -> PipelineResult:
-    """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder."""
-    return _Runner(pipeline, tasks, places(jobs or pipeline.jobs), tell).run()
+    """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder.
+
+    where: the places to use, instead of those of this machine.
+    """
+    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell).run()
 
 
 @contextlib.contextmanager
@@ -178,13 +186,14 @@ class _Runner:
                 progress.state = "skipped"
                 results[task.name] = record.result
                 return True
-        if not self._free:
+        place = best_place(self._free, [running.place for running in self._running])
+        if place is None:
             return False
-        self._start(task, progress)
+        self._start(task, progress, place)
         return True
 
-    def _start(self, task: Task, progress: _Progress) -> None:
-        place = self._free.pop(0)
+    def _start(self, task: Task, progress: _Progress, place: Place) -> None:
+        self._free.remove(place)
         progress.state, progress.attempts = "running", progress.attempts + 1
         task.forget()
         site = task.site(self._results[task.scene.name], progress.parts)
@@ -203,20 +212,7 @@ class _Runner:
             words = [task.stage.program, *task.stage.command(site), *flags(task)]
             folder = self._pipeline.file.absolute().parent
         task.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
-        with open(task.log.with_suffix(".out"), "wb") as printed, open(task.log, "ab") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
-            log.flush()
-            # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, **place.environment},
-                start_new_session=True,
-            )
+        process = _launch(place, words, folder, task.log)
         self._running.append(_Running(task, place, process, time.monotonic()))
         again = f", attempt {progress.attempts}" if progress.attempts > 1 else ""
         self._tell(f"{task.scene.name}: {task.name} started on {place.name}{again}, because {progress.why}")
@@ -230,6 +226,8 @@ class _Runner:
 
     def _end(self, running: _Running) -> None:
         self._running.remove(running)
+        if running.process.stdin is not None:
+            running.process.stdin.close()
         self._free.insert(0, running.place)
         task, progress, code = running.task, self._of(running.task), running.process.returncode
         progress.seconds += time.monotonic() - running.started
@@ -284,6 +282,27 @@ class _Runner:
         finally:
             for number, handler in earlier.items():
                 signal.signal(number, handler)
+
+
+def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    """Start a command at a place. It prints to a file beside the log."""
+    printed_file = log_file.with_suffix(".out")
+    parent = "stdin" if place.prefix else str(os.getpid())
+    command = [sys.executable, "-m", "raymine.pipeline.child", parent, *words]
+    with open(printed_file, "wb") as printed, open(log_file, "ab") as log:
+        log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
+        log.flush()
+        # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
+        return subprocess.Popen(
+            [*place.prefix, *command],
+            # On another host, the end of the input says that this process has ended.
+            stdin=subprocess.PIPE if place.prefix else subprocess.DEVNULL,
+            stdout=printed,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, **place.environment},
+            start_new_session=True,
+        )
 
 
 def flags(task: Task) -> list[str]:

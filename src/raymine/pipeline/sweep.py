@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, obstacle, read_json, write_json
 
+from .devices import GIB, Place, places
 from .plan import Task, code_version, explain
 from .run import PipelineResult, State, locked, run_tasks
+from .slurm import inside_allocation, slurm_places
 from .spec import Pipeline, SceneSpec
 from .stages import Result, Site, Stage, folder_stamp, last_checkpoint
 from .sweep_spec import Point, Sweep
@@ -21,11 +23,16 @@ DESCRIPTION = "sweep.json"
 _LOCK = ".pipeline.lock"
 _RETRIES = 1
 _KEPT = ("run", "step", "elapsed", "held_out_psnr", "best_step", "best_held_out_psnr")
+_PRUNE = ":prune"
+"""The key of the pruning rule among the settings of a trial, as `raymine.cli.trial` expects it."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a trial ended. settings: its point. score: by the metric of the sweep; None if it has not finished."""
+    """How a trial ended. settings: its point. score: by the metric of the sweep; None if it has not finished.
+
+    result: of the run; for a trial that was stopped early, `pruned` has the step, the PSNR (dB) there and why.
+    """
 
     name: str
     settings: Point
@@ -70,13 +77,16 @@ def options_of_trial(sweep: Sweep, point: Point, seed: int) -> dict[str, JSON]:
 
 def _task(sweep: Sweep, name: str, point: Point, seed: int, stamp: str) -> Task:
     settings = settings_of(sweep, point)
+    rule = {} if sweep.prune is None else {_PRUNE: asdict(sweep.prune)}
 
     def command(site: Site) -> list[str]:
         # The child parses the same JSON that the key is made of.
-        return [json.dumps(settings), sweep.scene, "--out", str(site.run), "--resume"]
+        return [json.dumps({**settings, **rule}), sweep.scene, "--out", str(site.run), "--resume"]
 
     def result(site: Site, printed: JSON) -> Result:
         found = {key: printed.get(key) for key in _KEPT}
+        if printed.get("pruned"):
+            return {**found, "pruned": printed["pruned"]}
         if any(not isinstance(found[key], int | float) for key in ("held_out_psnr", "best_held_out_psnr")):
             raise RunError(f"{site.run} has no score of its held-out views.")
         return found
@@ -116,8 +126,14 @@ def run_sweep(
         pipeline = Pipeline(
             sweep.file, sweep.out, tuple(t.scene for t in tasks), ("train",), sweep.jobs, _RETRIES, code="version"
         )
-        done = run_tasks(pipeline, tasks, jobs=jobs, tell=tell)
+        done = run_tasks(pipeline, tasks, jobs=jobs, tell=tell, where=_where(sweep, jobs))
     return _rows(sweep, done), done
+
+
+def _where(sweep: Sweep, jobs: int | None) -> list[Place]:
+    """Where trials run: on the hosts of a Slurm allocation, else on the devices of this machine."""
+    jobs = jobs or sweep.jobs
+    return slurm_places(jobs) if inside_allocation() else places(jobs, memory=(sweep.memory or 0.0) * GIB)
 
 
 def require_own_folder(sweep: Sweep) -> None:
@@ -150,7 +166,8 @@ def _rows(sweep: Sweep, done: PipelineResult) -> list[Row]:
     trials = []
     for (name, point, seed), task in zip(trials_of(sweep), done.tasks, strict=True):
         result = done.results[name].get("train", {})
-        trials.append(Trial(name, point, seed, task.state, task.why, result.get(sweep.metric), result))
+        score = None if result.get("pruned") else result.get(sweep.metric)
+        trials.append(Trial(name, point, seed, task.state, task.why, score, result))
     rows = []
     for i in range(0, len(trials), len(sweep.seeds)):
         group = tuple(trials[i : i + len(sweep.seeds)])
@@ -158,4 +175,10 @@ def _rows(sweep: Sweep, done: PipelineResult) -> list[Row]:
         whole = len(scores) == len(group)
         spread = statistics.stdev(scores) if whole and len(scores) > 1 else None
         rows.append(Row(group[0].settings, statistics.mean(scores) if whole else None, spread, group))
-    return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0.0)))
+    return sorted(rows, key=_rank)
+
+
+def _rank(row: Row) -> tuple[bool, bool, float]:
+    """Finished points first, best first; then pruned ones, those that got farthest first; then the others."""
+    steps = [int(trial.result["pruned"]["step"]) for trial in row.trials if trial.result.get("pruned")]
+    return row.score is None, not steps, -(row.score if row.score is not None else max(steps, default=0))

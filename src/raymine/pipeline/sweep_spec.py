@@ -6,19 +6,20 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from raymine.errors import ConfigError, SceneError, did_you_mean
 from raymine.files import JSON, expanded
 
+from .prune import Prune, read_prune
 from .reading import number, options_of, path_in, read_toml, require_known, text
 
 METRICS = ("held_out_psnr", "best_held_out_psnr")
 SEARCHES = ("grid", "random")
 MOST_TRIALS = 10_000
-_TOP = ("scene", "out", "search", "trials", "draw_seed", "seeds", "metric", "jobs", "train", "space")
+_TOP = ("scene", "out", "search", "trials", "draw_seed", "seeds", "metric", "jobs", "memory", "prune", "train", "space")
 _OURS = ("out", "resume", "json", "view", "host", "port")
 _FIXED = ("hold_out", "leave_out", "downscale", "allow", "track", "profile", "init_from")
 """Options that a space may not vary: trials would be scored on other views or pixels, or not be trials at all."""
@@ -51,7 +52,8 @@ class Sweep:
 
     scene: a folder, or "builtin". train: options of `raymine train` that all trials share. points: settings to try.
     options: which settings are options of `raymine train`; the others are settings of the recipe's config. seeds: every
-    point is trained once with each. description: what the file asks for, which tells this sweep from others.
+    point is trained once with each. description: what the file asks for, which tells this sweep from others. memory:
+    GiB of GPU memory that a trial needs; None if the file does not say. prune: when trials are stopped early.
     """
 
     file: Path
@@ -64,6 +66,8 @@ class Sweep:
     metric: str
     jobs: int | None
     description: JSON
+    memory: float | None = None
+    prune: Prune | None = None
 
 
 def load_sweep(path: Path, known: Collection[str]) -> Sweep:
@@ -94,6 +98,7 @@ def load_sweep(path: Path, known: Collection[str]) -> Sweep:
             raise ConfigError(f"{path}: [space] may not vary `{name}`.", hint=more)
     search = _choice(path, data, "search", "grid", SEARCHES)
     points = _grid(path, space, data) if search == "grid" else _random(path, space, data)
+    prune = read_prune(path, data.get("prune"))
     seeds = data.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
         raise ConfigError(f"{path}: `seeds` must be a list of whole numbers of at least 0, got {seeds!r:.80}.")
@@ -109,7 +114,15 @@ def load_sweep(path: Path, known: Collection[str]) -> Sweep:
         seeds=tuple(seeds),
         metric=_choice(path, data, "metric", METRICS[0], METRICS),
         jobs=None if "jobs" not in data else int(number(path, data, "jobs", 1, 1, 256)),
-        description={"scene": scene, "train": dict(train), "points": list(points), "seeds": seeds},
+        description={
+            "scene": scene,
+            "train": dict(train),
+            "points": list(points),
+            "seeds": seeds,
+            **({} if prune is None else {"prune": asdict(prune)}),
+        },
+        memory=None if "memory" not in data else number(path, data, "memory", 1.0, 0.01, 10_000.0),
+        prune=prune,
     )
 
 
