@@ -108,6 +108,23 @@ def opacity_picture(opacity: np.ndarray) -> np.ndarray:
     return np.repeat(to_uint8(opacity)[..., None], 3, axis=-1)
 
 
+def hardness_picture(truth: np.ndarray, hardness: np.ndarray) -> np.ndarray:
+    """Hardness [H, W] in colour over a dim grey picture [H, W, 3] in 0..1; colour grows with its square root.
+
+    Values from `hardness_limit` on are lightest.
+    """
+    top = hardness_limit(hardness)
+    amount = np.sqrt(np.clip(np.nan_to_num(hardness) / top, 0.0, 1.0)) if top > 0 else np.zeros_like(hardness)
+    grey = 0.35 * truth.mean(axis=-1, keepdims=True)
+    share = amount[..., None]
+    return to_uint8(grey * (1 - share) + colour_map(amount) / 255.0 * share)
+
+
+def hardness_limit(hardness: np.ndarray) -> float:
+    """The value from which pixels are lightest: the 99th percentile."""
+    return float(np.percentile(np.nan_to_num(hardness), 99))
+
+
 def error_picture(
     predicted: np.ndarray, truth: np.ndarray, *, signed: bool = False, full_scale: float = 0.25
 ) -> np.ndarray:

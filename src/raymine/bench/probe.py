@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +23,6 @@ from raymine.step.mined import OutputGradients, by_autograd
 from raymine.step.objective import Objective
 
 from .records import RayDetail
-
-CHUNK = 1 << 12
-"""Rays of a picture that are processed at a time."""
 
 
 class MarchedBatch(NamedTuple):
@@ -71,8 +67,7 @@ def batch_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> 
     """
     first, _ = first_pass(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
     objective = Objective(state, batch.rays, batch.wanted)
-    found = by_autograd(objective, first, batch.samples)
-    state.optimiser.clear()  # a loss may hold parameters of its own, which have a gradient now
+    found = by_autograd(objective, first, batch.samples, alone=True)
     return found, objective.view(first, batch.samples).rendered
 
 
@@ -113,24 +108,3 @@ def _hard_ray(samples: Samples, rendered: Rendered, size: Tensor, chosen: Tensor
         tuple(size[rows].tolist()),
         tuple(chosen[rows].tolist()),
     )
-
-
-def importance_picture(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor]) -> np.ndarray:
-    """Sum of G over the samples of each ray, [H, W] float32, for the pixels (view, rows [H], columns [W])."""
-    index, rows, columns = grid
-    y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
-    background = torch.tensor(views.background or (0.0, 0.0, 0.0), device=state.device)
-    parts = []
-    for start in range(0, len(x), CHUNK):
-        some = slice(start, min(start + CHUNK, len(x)))
-        image = torch.full_like(x[some], index)
-        rgba, weight = views.images.gather(image, y[some], x[some])
-        rgba, weight = rgba.to(state.device), weight.to(state.device)
-        backdrop = background.expand(len(rgba), 3)
-        rays = views.rig.rays_for_pixels(*(part.to(state.device) for part in (image, x[some], y[some])))
-        wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
-        samples = state.sampler.sample(rays, state.field).samples
-        size = batch_gradients(state, MarchedBatch(rays, samples, wanted), faint=0.0)[0].size
-        # The loss is a mean over the rays of a chunk. Times their number, it does not depend on the size of the chunk.
-        parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))
-    return torch.cat(parts).reshape(len(rows), len(columns)).cpu().numpy()

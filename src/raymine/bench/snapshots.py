@@ -11,9 +11,9 @@ from torch import Tensor
 
 from raymine import pictures
 from raymine.engines import renderer_for
+from raymine.pixels import Pixels
 from raymine.step import TrainData, TrainState
-
-from .probe import importance_picture
+from raymine.step.hardness import hardness_picture
 
 FOLDER = "pictures"
 SIDE = 320
@@ -30,7 +30,7 @@ def write_pictures(state: TrainState, views: TrainData, folder: Path, policy: st
         "truth": ("truth.png", truth),
         "predicted": (f"{stem}-predicted.png", predicted),
         "error": (f"{stem}-error.png", pictures.error_picture(predicted, truth)),
-        "hard": (f"{stem}-hard.png", _overlay(truth, importance_picture(state, views, (index, rows, columns)))),
+        "hard": (f"{stem}-hard.png", pictures.hardness_picture(truth, _hardness(state, views, (index, rows, columns)))),
     }
     for name, picture in made.values():
         pictures.write_png(folder / FOLDER / name, picture)
@@ -58,10 +58,10 @@ def _pair(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor])
     return truth.reshape(shape).numpy(), colour.nan_to_num(nan=0.0).clamp(0.0, 1.0).reshape(shape).numpy()
 
 
-def _overlay(truth: np.ndarray, importance: np.ndarray) -> np.ndarray:
-    """Importance [H, W] in colour over a dim grey view. Values from the 99th percentile on are brightest."""
-    top = float(np.percentile(importance, 99))
-    amount = np.sqrt(np.clip(importance / top, 0.0, 1.0)) if top > 0 else np.zeros_like(importance)
-    grey = 0.35 * truth.mean(axis=-1, keepdims=True)
-    share = amount[..., None]
-    return pictures.to_uint8(grey * (1 - share) + pictures.colour_map(amount) / 255.0 * share)
+def _hardness(state: TrainState, views: TrainData, grid: tuple[int, Tensor, Tensor]) -> np.ndarray:
+    """The hardness of the pixels of a grid, [H, W]."""
+    index, rows, columns = grid
+    y, x = (axis.reshape(-1) for axis in torch.meshgrid(rows, columns, indexing="ij"))
+    found = hardness_picture(state, views, Pixels(torch.full_like(x, index), y, x))
+    assert found is not None
+    return found.reshape(len(rows), len(columns))
