@@ -131,11 +131,10 @@ def test_room_of_the_second_pass_follows_what_is_chosen() -> None:
 
 def test_engine_is_captured_where_shapes_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "triton_problem", lambda: "")
-    monkeypatch.setattr(choice, "images_fit", lambda *_: True)
 
     def problem(state: TrainState) -> str:
         state.device = torch.device("cuda")
-        return choice.capture_problem(state, DATA)
+        return choice.capture_problem(state)
 
     assert problem(fresh("hard")) == ""
     assert "by their errors, on the host" in problem(fresh("hard", pixels=PixelConfig(policy="error")))

@@ -89,10 +89,9 @@ def test_captured_step_of_a_moving_scene_is_the_plain_step(policy: str, motion: 
 
 def test_moving_scene_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "triton_problem", lambda: "")
-    monkeypatch.setattr(choice, "images_fit", lambda *_: True)
     state = fresh()
     state.device = torch.device("cuda")
-    assert choice.capture_problem(state, DATA) == ""
+    assert choice.capture_problem(state) == ""
 
 
 @requires_gpu

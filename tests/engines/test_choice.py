@@ -22,11 +22,10 @@ DATA = ball_scene()[1]
 @pytest.mark.parametrize("changes", [{"poses": PoseConfig()}, {"exposure": ExposureConfig()}])
 def test_poses_and_exposures_are_not_captured(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "triton_problem", lambda: "")
-    monkeypatch.setattr(choice, "images_fit", lambda *_: True)
     monkeypatch.setattr(choice, "closed_form", lambda _: object())
     for config, reason in ((CONFIG, ""), (replace(CONFIG, **changes), "poses or exposures are fitted")):  # type: ignore[arg-type]
         state = cast("TrainState", SimpleNamespace(config=config, device=torch.device("cuda")))
-        found = choice.capture_problem(state, DATA)
+        found = choice.capture_problem(state)
         assert reason in found if reason else found == ""
 
 

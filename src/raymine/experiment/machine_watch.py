@@ -65,7 +65,8 @@ def warnings_of(sample: Sample, waiting: float | None, *, on_cpu: bool) -> list[
             (
                 "data-wait",
                 f"{waiting * 100:.0f} % of step time waits for images: put the cache (RAYMINE_CACHE) on a faster disk, "
-                f"or train on smaller images with {option('downscale', 2)}",
+                + ("" if on_cpu else f"raise {option('gpu_memory')} if that is set, ")
+                + f"or train on smaller images with {option('downscale', 2)}",
             )
         )
     if on_cpu and sample.others is not None and sample.others >= OTHERS:

@@ -1,16 +1,20 @@
-"""Estimate the memory of a run before it starts, and turn out-of-memory errors into `ResourceError`."""
+"""The memory of a run: its limit, an estimate before it starts, the share of images, and out-of-memory errors."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from raymine.contracts import Bounds, EstimatesMemory, Memory
-from raymine.engines import problem_with
-from raymine.errors import ResourceError, option
+from raymine.engines import draws_on_device, problem_with
+from raymine.errors import ConfigError, ResourceError, option
 from raymine.machine import free_memory
+from raymine.quantities import size
 from raymine.step import TrainConfig
 
 # Activations and gradients of one sample, for a field that gives no estimate.
@@ -21,6 +25,16 @@ _FUSED_BYTES_PER_SAMPLE = 64
 _BYTES_OUTSIDE = 256
 # The ray count adapts with a delay, so a batch can be larger than asked.
 _OVERSHOOT = 2
+
+CONTEXT = 640 << 20
+"""Bytes of device memory left to CUDA and loaded kernels, beside what torch allocates. An allowance, not measured."""
+LEAST_LIMIT = 1 << 30
+"""The smallest limit of device memory."""
+_SPARE, _SPARE_SHARE = 256 << 20, 0.1
+"""Device memory that is kept free of images beyond the estimate, in bytes and as a share: for evaluations and gaps."""
+
+_limits: dict[int, int] = {}
+"""Bytes that torch may allocate on a CUDA device, by its index, where there is a limit."""
 
 
 def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu", fused: bool | None = None) -> int:
@@ -51,8 +65,86 @@ def available_bytes(device: torch.device) -> int:
     """Bytes of memory that are free on `device`, within the limit of a container."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free)
+        limit = _limits.get(_index(device)) if _limits else None
+        return int(free) if limit is None else max(0, min(int(free), limit - torch.cuda.memory_reserved(device)))
     return free_memory()
+
+
+@contextlib.contextmanager
+def memory_limit(device: torch.device, limit: int | None) -> Iterator[None]:
+    """Within the block this process takes at most `limit` bytes of a CUDA device: torch refuses to allocate more.
+
+    None for no limit. `ConfigError` for a limit on a CPU, or one that is too small for anything.
+    """
+    if limit is None:
+        yield
+        return
+    if device.type != "cuda":
+        raise ConfigError(
+            f"{option('gpu_memory')} limits the memory of a GPU, and this run trains on the CPU.", hint="Leave it out."
+        )
+    if limit < LEAST_LIMIT:
+        raise ConfigError(
+            f"{option('gpu_memory')} must be at least {size(LEAST_LIMIT)}, got {size(limit)}.",
+            hint=f"CUDA itself takes about {size(CONTEXT)} of it.",
+        )
+    index, total = _index(device), torch.cuda.get_device_properties(device).total_memory
+    _limits[index] = limit - CONTEXT
+    torch.cuda.set_per_process_memory_fraction(min(1.0, _limits[index] / total), index)
+    try:
+        yield
+    finally:
+        del _limits[index]
+        torch.cuda.set_per_process_memory_fraction(1.0, index)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@dataclass(frozen=True)
+class ImagePlace:
+    """Where the images of a run are while it trains. memory: as `TrainConfig.image_memory`.
+
+    sentence: for the user. reason: why. Both are empty where the host draws the rays.
+    """
+
+    memory: int | None = None
+    sentence: str = ""
+    reason: str = ""
+
+
+def place_images(
+    config: TrainConfig, sizes: np.ndarray, masked: bool, bounds: Bounds, device: torch.device, *, decided: bool = False
+) -> ImagePlace:
+    """Decide whether all images, sizes [I, 2], are on the device at once, or how many bytes of them at a time.
+
+    decided: the config says it, as that of a resumed run does, which has to draw what it would have drawn.
+    """
+    if not draws_on_device(config, device.type):
+        return ImagePlace(config.image_memory)
+    needed = int(sizes.prod(1).sum()) * (5 if masked else 4)
+    # Each phase of a run has an engine, and each engine its images (`engines/phased.py`).
+    factors = [1] if config.progressive is None else [1, *config.progressive.factors]
+    factors += [1] if config.fade is not None else []
+    whole = sum(needed // factor**2 for factor in factors)
+    free, working = available_bytes(device), estimate_bytes(config, bounds, device.type)
+    room = free - working - _SPARE - math.floor(_SPARE_SHARE * free)
+    memory = config.image_memory
+    if memory is None and not decided and whole > room:
+        memory = max(room // len(factors), 1)
+    reason = f"{size(free)} of device memory are free, and a step takes about {size(working)}"
+    if memory is None or needed <= memory:
+        return ImagePlace(memory, f"Images: {size(whole)} on the device.", f"Images: {reason}.")
+    from raymine.engines.fused.rotation import STEPS, cut_bands, plan_rotation
+
+    rotation = plan_rotation(cut_bands(sizes), memory, 5 if masked else 4, 0)
+    told = (
+        f"Images: {size(needed)}, of which {size(memory)} at a time on the device; every part has its turn in "
+        f"{rotation.steps_a_round:,} steps."
+    )
+    moved = f"{rotation.moved} of {rotation.bands:,} bands of rows are replaced every {STEPS} steps"
+    return ImagePlace(memory, told, f"Images: {reason}; {moved}.")
 
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
@@ -82,7 +174,8 @@ def memory_errors(device: torch.device) -> Iterator[None]:
 def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
     return ResourceError(
         f"Out of memory on {device}: {str(error).splitlines()[0] if str(error) else 'no detail given'}",
-        hint=f"Train with a larger {option('downscale')} or a smaller batch (batch.samples), or free some memory.",
+        hint=f"Train with a larger {option('downscale')} or a smaller batch (batch.samples), or free some memory."
+        + (f" The limit is {option('gpu_memory')}." if _limits else ""),
     )
 
 

@@ -74,6 +74,8 @@ def test_problem_with_names_unsupported_settings(config: TrainConfig, training: 
 def test_auto_device_is_cuda_with_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**37, 2**37))
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
     fast = preparing.prepare(TrainRequest("ball", device="auto", steps=1))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from raymine.contracts import ImageSource
+from raymine.contracts import ImageSource, ReadsRows
 from raymine.errors import ConfigError, ResourceError
+from raymine.scenes.bank import open_bank
 from support.bank_scenes import noise, noise_scene, opened, save, scene_of
 
 
@@ -92,3 +93,42 @@ def test_as_tensor_returns_all_images_if_they_fit_and_are_alike(tmp_path: Path) 
     mixed = scene_of(tmp_path, [(photos.frames[0].image, 7, 5), (save(tmp_path / "b.png", noise(2, 4, 3, 4)), 3, 4)])
     with opened(mixed, tmp_path / "2") as bank, pytest.raises(ConfigError, match="3x4 with 4 channels, 7x5 with 3"):
         bank.as_tensor()
+
+
+def test_rows_are_read_as_the_image_has_them(tmp_path: Path) -> None:
+    rgb, rgba = noise(1, 500, 700), noise(2, 40, 30, 4)
+    mask = np.where(noise(3, 40, 30)[..., 0] > 128, np.uint8(255), np.uint8(0))
+    scene = scene_of(
+        tmp_path,
+        [(save(tmp_path / "a.png", rgb), 700, 500), (save(tmp_path / "b.png", rgba), 30, 40)],
+        {1: save(tmp_path / "b_mask.png", mask)},
+    )
+    with opened(scene, tmp_path) as bank:
+        assert isinstance(bank, ReadsRows)
+        assert bank.masked
+        for index, top, height in ((0, 0, 500), (0, 123, 7), (1, 39, 1), (1, 5, 20)):
+            pixels = np.zeros((height, bank.sizes[index, 1], 4), np.uint8)
+            kept = np.zeros(pixels.shape[:2], np.uint8)
+            bank.read_rows(index, top, pixels, kept)
+            np.testing.assert_array_equal(pixels, bank.image(index)[top : top + height])
+            whole = bank.mask(index)
+            np.testing.assert_array_equal(kept, 255 if whole is None else whole[top : top + height])
+            bank.read_rows(index, top, pixels, None)
+        for top, width in ((-1, 700), (499, 700), (0, 699)):
+            with pytest.raises(IndexError, match="do not exist"):
+                bank.read_rows(0, top, np.zeros((2, width, 4), np.uint8), None)
+
+
+def test_new_pack_drops_old_ones_where_a_budget_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
+    told: list[str] = []
+    for number, stated in enumerate(("", "much", "1KB")):
+        monkeypatch.setenv("RAYMINE_CACHE_BUDGET", stated)
+        scene = noise_scene(tmp_path / f"scene{number}")
+        for _ in range(2):
+            with open_bank(scene, range(6), message=told.append) as bank:
+                assert bank.image(2).shape == (5, 7, 4)
+    assert [folder.name[:6] for folder in (tmp_path / "cache/banks").iterdir()] == ["scene2"]
+    assert [sentence.partition(":")[0] for sentence in told[:1]] == ["RAYMINE_CACHE_BUDGET is ignored"]
+    assert told[1].startswith("Dropped 2 old entries of the cache")
+    assert len(told) == 2

@@ -20,6 +20,10 @@ class FusedEngine:
         self._renderer: FusedRenderer | None = None
 
     @property
+    def waited(self) -> float:
+        return self.trainer.rays.waited
+
+    @property
     def image_bytes(self) -> int:
         """Size of the images on the device, in bytes."""
         return self.trainer.rays.images.bytes

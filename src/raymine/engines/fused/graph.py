@@ -138,6 +138,7 @@ class GraphTrainer(ABC):
             state.prepare_field(now)
             if self.sampler.due(now):
                 self._update_grid(now)
+            self.rays.prepare(now)
             self._replay("step", self.run_stages)
             if state.average is not None:
                 state.average.follow(state.module, now + 1)

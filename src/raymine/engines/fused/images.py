@@ -17,6 +17,7 @@ _UPLOADS = 4
 
 class DeviceImages:
     """pixels [P] int32: RGBA of all images, one after another. places [I, 3] int64: first pixel, height, width.
+    count: I.
 
     masks [P] uint8: 0 where a pixel is to be ignored; [1] if no image has a mask (then `masked` is False).
     rig, background: see `kernels.ngp_step.gpu_draw`.
@@ -25,6 +26,7 @@ class DeviceImages:
     def __init__(self, data: TrainData, device: torch.device) -> None:
         images, sizes = data.images, data.images.sizes
         areas = sizes.prod(1)
+        self.count = len(sizes)
         starts = np.concatenate(([0], np.cumsum(areas)))
         masks = [images.mask(i) for i in range(len(sizes))]
         self.masked = any(mask is not None for mask in masks)
@@ -45,6 +47,10 @@ class DeviceImages:
             list(pool.map(upload, range(len(sizes))))
         self.rig = data.rig.table.contiguous()
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
+        self.waited = 0.0
+
+    def prepare(self, step: int) -> None:
+        """Nothing to do: all images are there at every step."""
 
     @property
     def bytes(self) -> int:

@@ -8,25 +8,46 @@ from torch import Tensor
 
 from raymine.contracts import Rays
 from raymine.engines.fused.images import DeviceImages, DevicePixels
+from raymine.engines.fused.rotating_images import RotatingCells, RotatingImages, image_bytes
 from raymine.kernels.judge.op import Wanted
 from raymine.kernels.ngp_step.gpu_draw import draw
 from raymine.kernels.philox.gpu import halves
 from raymine.step import TrainData, TrainState
-from raymine.step.batch import RayBatch
+from raymine.step.batch import RayBatch, part_of_rays
 
 _BLOCK = 64
 """Rays per program. There are few rays, and each makes several dependent look-ups: 256 take half as long again."""
 
 
 class DeviceRays:
-    """Images, cameras and image cells on the device of a state. It draws the same rays as `step.batch.draw_batch`."""
+    """Images, cameras and image cells on the device of a state.
+
+    It draws the same rays as `step.batch.draw_batch`; where images do not fit (`TrainConfig.image_memory`), from the
+    part of them that is there.
+    """
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         device = state.device
         self._rig, self._random = data.rig, state.config.background == "random"
-        self.images, self._pixels = DeviceImages(data, device), DevicePixels(state.pixels, device)
+        self._pixels: DevicePixels | RotatingCells
+        memory = state.config.image_memory
+        if memory is None or image_bytes(data) <= memory:
+            self.images: DeviceImages | RotatingImages = DeviceImages(data, device)
+            self._pixels = DevicePixels(state.pixels, device)
+        else:
+            self.images = RotatingImages(data, state.pixels, state.seed, memory, device)
+            self._pixels = self.images.cells
         self.seed = torch.tensor(halves(state.seed), dtype=torch.int32, device=device)
         self._now = torch.zeros(2, dtype=torch.int32, device=device)
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which the device had to wait for images."""
+        return self.images.waited
+
+    def prepare(self, step: int) -> None:
+        """Have the images of step `step` on the device. Call it before `fill`, outside of a graph."""
+        self.images.prepare(step)
 
     def fill(
         self, n_rays: Tensor, step: Tensor, rays: Tensor, harmonics: Tensor, wanted: Tensor, jitter: Tensor
@@ -38,7 +59,7 @@ class DeviceRays:
         images, pixels = self.images, self._pixels
         opencv, fisheye = self._rig.lens_steps
         draw[(triton.cdiv(len(rays), _BLOCK),)](
-            n_rays, self.seed, step, len(self._rig), opencv, fisheye, images.pixels, images.masks, images.places,
+            n_rays, self.seed, step, images.count, opencv, fisheye, images.pixels, images.masks, images.places,
             images.rig, images.background, *pixels.arguments, rays, harmonics, wanted, jitter, RANDOM=self._random,
             MASKED=images.masked, OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=pixels.scored, WEIGHED=pixels.weighed,
             BLOCK=_BLOCK, num_warps=2,
@@ -49,6 +70,7 @@ class DeviceRays:
         n, device = state.rays, state.device
         rays, wanted = torch.empty(n, 8, device=device), torch.empty(n, 8, device=device)
         harmonics = torch.empty(n, 16, dtype=torch.float16, device=device)
+        self.prepare(state.step)
         for place, number in zip(self._now, (n, state.step), strict=True):
             place.fill_(number)
         self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device))
@@ -56,4 +78,10 @@ class DeviceRays:
         colour, background, weight, time = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
         when = time[:, 0] if self._rig.dynamic else None
         drawn = Rays(origins, directions, near[:, 0], far[:, 0], when)
-        return RayBatch(None, drawn, Wanted(colour, background, weight[:, 0]))
+        part = part_of_rays(state)
+        if part is None:
+            return RayBatch(None, drawn, Wanted(colour, background, weight[:, 0]))
+        # Drawing all rays costs a few microseconds; only those of this rank are trained on.
+        own = slice(part.start, part.stop)
+        wanted_own = Wanted(colour[own], background[own], weight[own, 0])
+        return RayBatch(None, drawn.slice(*part[:2]), wanted_own, part=part)

@@ -31,6 +31,7 @@ class Stream(IntEnum):
     CELL = 7
     OCCUPANCY_TIME = 8
     ROUND = 9
+    BAND = 12
 
 
 MOST = 1 << 40

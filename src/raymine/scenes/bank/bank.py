@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine.caches import Use
+from raymine.caches import Use, evict, parse_size
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, ResourceError, option
 from raymine.files import UnreadableFile
 from raymine.machine import cores
+from raymine.quantities import size
 from raymine.scenes._cache import cache_path, locked, storage_error, writable_folder
 from raymine.scenes.bank.index import Content, Index, read_index, write_index
 from raymine.scenes.bank.io import open_for_reading, slot_crc
@@ -119,6 +120,29 @@ class ImageBank:
         self._pack.read_into(slot.mask_offset, mask)
         return mask
 
+    @property
+    def masked(self) -> bool:
+        """Whether any image has a mask."""
+        return any(slot.masked for slot in self._index.slots)
+
+    def read_rows(self, index: int, top: int, pixels: np.ndarray, mask: np.ndarray | None) -> None:
+        """See `contracts.ReadsRows`. The rows are read from the file; nothing else becomes resident."""
+        slot = self._index.slots[self._checked(index)]
+        if not (top >= 0 and top + len(pixels) <= slot.height and pixels.shape[1:] == (slot.width, 4)):
+            raise IndexError(f"Rows {top} to {top + len(pixels)} do not exist: image {index} has {slot.height} rows.")
+        first = top * slot.width
+        if slot.channels == 4:
+            self._pack.read_into(slot.offset + first * 4, pixels)
+        else:
+            opaque = np.empty((*pixels.shape[:2], 3), np.uint8)
+            self._pack.read_into(slot.offset + first * 3, opaque)
+            pixels[..., :3] = opaque
+            pixels[..., 3] = 255
+        if mask is not None and slot.masked:
+            self._pack.read_into(slot.mask_offset + first, mask)
+        elif mask is not None:
+            mask[:] = 255
+
     def as_tensor(self) -> Tensor:
         """All images as one tensor [I, H, W, C] uint8 on the CPU (a copy); C is 3 or 4.
 
@@ -192,7 +216,7 @@ def open_bank(
 ) -> ImageBank:
     """The image bank of `frames` (indices into `scene.frames`), each image at the size of its camera.
 
-    cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`.
+    cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`; there `$RAYMINE_CACHE_BUDGET` limits what packs take.
     memory_budget: resident memory in bytes that packing and reading may each add to the process. None: 512 MB; an image
     that takes more is then decoded alone if half of the free memory is enough for it.
     progress: called with (images done, images in total) while packing.
@@ -216,8 +240,27 @@ def open_bank(
     # File systems allow names of 255 bytes, and a character takes up to 4.
     folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
     job = Job(folder, sources, budget, largest, workers or cores(), progress)
-    index, pack = _finished(job) or _packed(job, scene.root, say)
-    return ImageBank(pack, index, budget, Use.begin(folder))
+    ready = _finished(job)
+    index, pack = ready or _packed(job, scene.root, say)
+    bank = ImageBank(pack, index, budget, Use.begin(folder))
+    if ready is None and cache_dir is None:
+        _keep_budget(say)
+    return bank
+
+
+def _keep_budget(say: Callable[[str], None]) -> None:
+    """Drop old packs where `$RAYMINE_CACHE_BUDGET` says how much all may take. The new one is in use, and stays."""
+    stated = os.environ.get("RAYMINE_CACHE_BUDGET", "").strip()
+    if not stated:
+        return
+    try:
+        dropped = evict(parse_size(stated))
+    except ConfigError as error:
+        say(f"RAYMINE_CACHE_BUDGET is ignored: {error}")
+        return
+    if dropped:
+        freed = size(sum(entry.bytes for entry in dropped))
+        say(f"Dropped {len(dropped)} old entries of the cache, {freed}, to keep RAYMINE_CACHE_BUDGET={stated}.")
 
 
 def _finished(job: Job) -> tuple[Index, PackReader] | None:
