@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from raymine._arguments import colour, number, numbers, path_of, pose_matrix, size_of, whole
+from raymine.caches import parse_size
 from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
 from raymine.contracts import Camera, Frame, Scene, Split
@@ -86,6 +87,7 @@ def train(
     hold_out: int = 0,
     leave_out: Sequence[str] = (),
     threads: int | None = None,
+    gpu_memory: int | str | None = None,
     track: str | Sequence[str] = (),
     profile: bool = False,
     overrides: Mapping[str, Any] | None = None,
@@ -95,23 +97,20 @@ def train(
     """Train on a scene and return the trained run. The command line does the same with `raymine train`.
 
     scene: a scene folder, or "builtin".
-    recipe: a registered name, "package.module:function", a function (scene, device) -> TrainConfig, or a TrainConfig.
-        "auto" takes the one that suits the scene.
+    recipe: a name, "auto", "package.module:function", a function (scene, device) -> TrainConfig, or a TrainConfig.
     steps, seconds: the limit of the run; give at most one. Without either, the recipe's own number of steps is the
         limit. `seconds` counts training steps only, not loading, compiling or evaluating.
-    out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`.
-    resume: continue the run in `out`.
+    out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`. resume: continue the run in `out`.
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
     exposure: fit a brightness and colour correction for each training image.
     init_from: another run of the scene, whose parameters this one starts from.
-    progressive: train on images of 1/4, then of 1/2 of their size first.
-    coarse_to_fine: open the levels of the field from coarse to fine.
-    distortion, opacity_loss, mask_loss, depth_loss: weights of loss terms (docs/recipes/README.md); 0 is off, and None
-        is the recipe's choice.
+    progressive: train on images of 1/4, then of 1/2 of their size first. coarse_to_fine: open levels of the field so.
+    distortion, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off, None is the recipe's choice.
     hold_out: take this many training views out of training; only they may select a best checkpoint.
     leave_out: names of training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
+    gpu_memory: memory of a GPU that the run may take: bytes, or text such as "8GB"; None for what is free.
     track: programs that receive the metrics too: "tensorboard", "trackio" or "mlflow".
     profile: write a profiler trace of a few steps to the folder `profile` of the run.
     overrides: settings of the recipe's config to replace, by dotted name.
@@ -137,6 +136,7 @@ def train(
             hold_out=whole(hold_out, "hold_out"),
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(str(name) for name in leave_out),
             threads=None if threads is None else whole(threads, "threads"),
+            gpu_memory=None if gpu_memory is None else parse_size(str(gpu_memory)),
             init_from=None if init_from is None else path_of(init_from, "init_from"),
             techniques=Techniques(
                 progressive=bool(progressive),

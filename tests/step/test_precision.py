@@ -24,7 +24,7 @@ from raymine.engines.fused import problem
 from raymine.errors import ConfigError
 from raymine.experiment import RunResult, TrainRequest, train
 from raymine.experiment import prepare as preparing
-from raymine.experiment.memory import estimate_bytes
+from raymine.experiment.memory import ImagePlace, estimate_bytes
 from raymine.fields import hash_field
 from raymine.kernels import dispatch
 from raymine.mining import MiningConfig
@@ -364,6 +364,7 @@ def test_problem_with_names_unsupported_precision_settings(config: TrainConfig, 
 def test_auto_device_is_cuda_in_any_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load_scene", lambda *_, **__: SCENE)
     monkeypatch.setattr(preparing, "scene_digest", lambda _: "digest")
+    monkeypatch.setattr(preparing, "place_images", lambda *_, **__: ImagePlace())
     asked = []
     monkeypatch.setattr(preparing, "amp_problem", lambda amp, device: asked.append((amp, device.type)) or "")
     for overrides in ({"amp": "bf16"}, {"amp": "fp16"}, {"amp": "fp32"}):
@@ -401,7 +402,7 @@ def test_bfloat16_needs_a_gpu_with_native_support(monkeypatch: pytest.MonkeyPatc
 def test_command_line_passes_amp_and_recompute_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[TrainRequest] = []
 
-    def catch(request: TrainRequest, *, verbose: bool, also: object) -> RunResult:
+    def catch(request: TrainRequest, *, verbose: bool, also: object, ranks: object) -> RunResult:
         requests.append(request)
         return RunResult(Path("r"), "stopped", 130, 1, 0.0, None)
 

@@ -17,6 +17,8 @@ _STARTED_WITH = os.environ.get(_VARIABLE)
 class InThisProcess:
     """A stand-in for `subprocess.Popen` that runs a command of raymine at once, where torch is imported already."""
 
+    stdin = None
+
     def __init__(self, command: list[str], *, stdout: IO[bytes], stderr: IO[bytes], **_: object) -> None:
         assert command[2] == "raymine.pipeline.child"
         text = io.StringIO()

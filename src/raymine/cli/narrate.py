@@ -13,6 +13,7 @@ from raymine.experiment import (
     train_with_progress,
 )
 from raymine.kernels import dispatch
+from raymine.step.ranks import SOLO, Ranks
 
 from . import output
 
@@ -29,6 +30,8 @@ class Narrator(SilentObserver):
         for sentence in info.warnings:
             output.warn(sentence)
         if self._verbose:
+            for sentence in info.details:
+                output.say(sentence)
             output.say(backend_sentence(info.device.partition(":")[0]))
 
 
@@ -42,8 +45,13 @@ def backend_sentence(device: str) -> str:
     return "Backends: " + "; ".join(f"{backend}: {', '.join(ops)}" for backend, ops in groups.items()) + "."
 
 
-def narrated_train(request: TrainRequest, *, verbose: bool = False, also: SilentObserver | None = None) -> RunResult:
-    """Train, with messages and progress on stderr. verbose: say which backend runs each op. also: another observer."""
+def narrated_train(
+    request: TrainRequest, *, verbose: bool = False, also: SilentObserver | None = None, ranks: Ranks = SOLO
+) -> RunResult:
+    """Train, with messages and progress on stderr. verbose: say which backend runs each op. also: another observer.
+
+    ranks: as in `experiment.train`.
+    """
     narrator = Narrator(verbose)
     observer: Observer = narrator if also is None else Observers([narrator, also])
-    return train_with_progress(request, observer, output.messages(), Stopwatch.of_process())
+    return train_with_progress(request, observer, output.messages(), Stopwatch.of_process(), ranks)

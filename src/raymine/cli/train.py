@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from raymine.errors import ConfigError
+
 from . import output
 from .imports import find_own_modules
 
 if TYPE_CHECKING:
     from raymine.experiment import SilentObserver, TrainRequest
     from raymine.files import JSON
+    from raymine.step.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,15 @@ class Train:
     """The device to train on; auto is a CUDA GPU where there is one, else the CPU."""
     threads: int | None = None
     """Threads of a run on the CPU. All cores if not given; a resumed run keeps the number that it began with."""
+    gpus: int | None = None
+    """Train on this many GPUs of this machine, with one process for each (docs/distributed.md)."""
+    processes: int | None = None
+    """Train with this many processes on this machine, which share the rays of each step: on a CPU, or on few GPUs."""
+    peer_timeout: float = 120.0
+    """With several processes, seconds after which one that does not answer counts as lost, and the run ends."""
+    gpu_memory: str | None = None
+    """Memory of the GPU that the run may take, such as 8GB, for a GPU that is shared. All that is free if not given.
+    Images that do not fit are on the GPU a part at a time (docs/memory.md)."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False
@@ -104,6 +116,7 @@ class Train:
 
     def request(self, overrides: Mapping[str, JSON] | None = None) -> TrainRequest:
         """What the options ask for. overrides: settings of the recipe's config by dotted name, which go over them."""
+        from raymine.caches import parse_size
         from raymine.experiment import TrainRequest
         from raymine.recipes.policies import fitting_overrides, pixel_overrides, policy_overrides
         from raymine.recipes.techniques import Techniques
@@ -122,6 +135,7 @@ class Train:
             hold_out=self.hold_out,
             leave_out=self.leave_out,
             threads=self.threads,
+            gpu_memory=None if self.gpu_memory is None else parse_size(self.gpu_memory),
             init_from=self.init_from,
             techniques=Techniques(
                 progressive=self.progressive,
@@ -148,14 +162,32 @@ class Train:
 
     def execute(self) -> int:
         """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
+        from .processes import launch, launched, say_ignored, train_as_rank
+
+        wanted = self.processes if self.gpus is None else self.gpus
+        if self.gpus is not None and self.processes is not None:
+            raise ConfigError(
+                "--gpus and --processes were both given; each says how many processes to start.",
+                hint="Drop one of them.",
+            )
+        request = self.request()
+        if launched():
+            say_ignored(wanted)
+            return train_as_rank(request, self.peer_timeout, self._train)
+        if wanted is not None:
+            return launch(wanted, gpus=self.gpus is not None)
+        return self._train(request)
+
+    def _train(self, request: TrainRequest, ranks: Ranks | None = None) -> int:
+        """Train in this process; ranks: of which it is rank 0. None: on its own."""
         from raymine.config import packages_to_allow
         from raymine.rundir import RunDir
+        from raymine.step.ranks import SOLO
 
         from .narrate import narrated_train
 
-        request = self.request()
         with self._viewer() as viewer:
-            result = narrated_train(request, verbose=self.verbose, also=viewer)
+            result = narrated_train(request, verbose=self.verbose, also=viewer, ranks=ranks or SOLO)
         if self.json:
             output.emit_json(asdict(result))
         if result.status == "stopped":

@@ -14,6 +14,7 @@ is camera-to-world with x right, y up, z backward (see `raymine.cameras`, which 
 lie ray by ray: ray r owns rows `first[r] : first[r] + count[r]`, ordered by distance.
 """
 
+from .parts import ALL_RAYS as ALL_RAYS
 from .parts import NO_TARGETS as NO_TARGETS
 from .parts import DensityConfig as DensityConfig
 from .parts import DensityField as DensityField
@@ -33,7 +34,9 @@ from .parts import Part as Part
 from .parts import PreparesField as PreparesField
 from .parts import PreparesStep as PreparesStep
 from .parts import PullsBack as PullsBack
+from .parts import RayShare as RayShare
 from .parts import Reads as Reads
+from .parts import ReadsRows as ReadsRows
 from .parts import Renderer as Renderer
 from .parts import RendersRays as RendersRays
 from .parts import Sampler as Sampler

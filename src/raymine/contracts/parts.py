@@ -7,7 +7,7 @@ registry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
@@ -20,6 +20,7 @@ from raymine.contracts.records import Draws, FieldInput, FieldOutput, Rays, Rend
 from raymine.contracts.scene import Bounds
 from raymine.kernels.activations import NGP, Activations
 from raymine.kernels.judge.op import Wanted
+from raymine.kernels.threads import total
 
 Scalars: TypeAlias = "dict[str, int | float | bool]"
 
@@ -246,12 +247,33 @@ class Targets:
 NO_TARGETS = Targets()
 
 
+def _same(value: Tensor) -> Tensor:
+    return value
+
+
+@dataclass(frozen=True)
+class RayShare:
+    """The rays of this process among those of all processes that train the run.
+
+    all_rays: the number of rays of the step; 0: this process has all of them. weight_sum []: the sum of all their
+    weights; None likewise. over_ranks: the sum of a number [] over all processes, without a graph.
+    """
+
+    all_rays: int = 0
+    weight_sum: Tensor | None = None
+    over_ranks: Callable[[Tensor], Tensor] = _same
+
+
+ALL_RAYS = RayShare()
+"""All rays of a step, in one process."""
+
+
 @dataclass(frozen=True)
 class LossView(ParameterView):
     """The input of every other loss term: in addition the rays [R] of a step, their targets and what was rendered.
 
     samples [B], output and rendered belong to the last round of the sampler; `rounds` are the earlier rounds. The loss
-    is differentiated with respect to `output` and `rounds`.
+    is differentiated with respect to `output` and `rounds`. share: these rays among those of all processes.
     """
 
     rays: Rays
@@ -261,6 +283,18 @@ class LossView(ParameterView):
     rendered: Rendered
     rounds: tuple[Round, ...]
     targets: Targets = NO_TARGETS
+    share: RayShare = ALL_RAYS
+
+    @property
+    def weight_sum(self) -> Tensor:
+        """[] the sum of the pixel weights of all rays of the step, at least 1: what a mean over rays divides by."""
+        own = self.share.weight_sum
+        return (total(self.wanted.weight) if own is None else own).clamp_min(1.0)
+
+    @property
+    def all_rays(self) -> int:
+        """The number of rays of the step, those of other processes included."""
+        return self.share.all_rays or len(self.rays)
 
 
 Reads = Literal["rays", "samples", "rounds", "parameters"]
@@ -272,6 +306,10 @@ class Term(Protocol):
     reads: what the term depends on. `rays`: rendered colour, opacity, depth. `samples`: weights and pre-activations.
     `rounds`: the sampler's earlier rounds. `parameters`: parameters alone; such a term takes no part in mining, and its
     gradient goes directly to the parameters.
+
+    With several processes, each has a part of the rays, and what the terms give is summed. A term with a class variable
+    `shared` = True divides by sums over all rays (`LossView.weight_sum`, `all_rays`, `share.over_ranks`). Any other
+    term is taken for a mean over its rays and multiplied by their share of all rays.
     """
 
     reads: ClassVar[Reads]
@@ -341,6 +379,23 @@ class ImageSource(Protocol):
 
     def mask(self, index: int) -> np.ndarray | None:
         """The mask of an image, [H, W] uint8, 0 where a pixel is ignored; None if it has no mask."""
+        ...
+
+
+@runtime_checkable
+class ReadsRows(Protocol):
+    """An `ImageSource` that reads rows of an image without the rest of it."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether any image has a mask."""
+        ...
+
+    def read_rows(self, index: int, top: int, pixels: np.ndarray, mask: np.ndarray | None) -> None:
+        """Fill pixels [h, W, 4] uint8 with rows top .. top + h of an image, and mask [h, W] uint8 likewise.
+
+        mask: 255 for an image without one; None if it is not wanted. Several threads may read at once.
+        """
         ...
 
 

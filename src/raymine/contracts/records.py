@@ -14,11 +14,17 @@ from raymine.kernels.philox.op import uniform
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one step. They are a function of (seed, step, stream, index), so no state is saved."""
+    """The random numbers of one step. They are a function of (seed, step, stream, index), so no state is saved.
+
+    first_ray, all_rays: the rays of this process are those from `first_ray` on, of `all_rays` rays of the step; None
+    if the process has all of them. `of_rays` draws by their index among all.
+    """
 
     seed: int
     step: int
     device: torch.device
+    first_ray: int = 0
+    all_rays: int | None = None
 
     def uniform(self, stream: int, shape: tuple[int, ...], first: int = 0) -> Tensor:
         """Uniform float32 numbers in [0, 1) of this shape. Each purpose has its own stream.
@@ -27,6 +33,20 @@ class Draws:
         for a stream that is drawn in several pieces.
         """
         return uniform(self.seed, self.step, stream, shape, self.device, first=first)
+
+    def of_rays(self, stream: int, rays: int, numbers: int = 1) -> Tensor:
+        """[rays, numbers] uniform in [0, 1): random numbers of the first `rays` rays of this process.
+
+        A ray gets the same numbers whichever process has it.
+        """
+        return self.uniform(stream, (rays, numbers), first=self.first_ray * numbers)
+
+    def rows_of_rays(self, stream: int, rows: int, rays: int) -> Tensor:
+        """[rows, rays] uniform in [0, 1): as `of_rays`, but row by row."""
+        if self.all_rays is None:
+            return self.uniform(stream, (rows, rays))
+        starts = (row * self.all_rays + self.first_ray for row in range(rows))
+        return torch.stack([self.uniform(stream, (rays,), first=start) for start in starts])
 
 
 @dataclass(frozen=True)

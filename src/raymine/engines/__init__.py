@@ -6,3 +6,4 @@ from .choice import renderer_for as renderer_for
 from .engine import Engine as Engine
 from .fused.problem import problem_with as problem_with
 from .plain import PlainEngine as PlainEngine
+from .plain import draws_on_device as draws_on_device

@@ -229,6 +229,10 @@ class CapturedEngine:
         self.reason = reason
         self._state = state
 
+    @property
+    def waited(self) -> float:
+        return self.trainer.rays.waited
+
     def advance(self, steps: int) -> list[StepReport]:
         return self.trainer.advance(steps)
 

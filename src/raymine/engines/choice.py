@@ -6,7 +6,7 @@ from raymine.contracts import Renderer
 from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
 from raymine.engines.phased import PhasedEngine, phases_of
-from raymine.engines.plain import PlainEngine, images_fit
+from raymine.engines.plain import PlainEngine
 from raymine.kernels.dispatch import triton_problem
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainData, TrainState
@@ -23,6 +23,9 @@ def engine_for(state: TrainState, data: TrainData) -> Engine:
 
 def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
     problem = problem_with(state.config, state.device.type, training=True)
+    if state.ranks.active:
+        several = "several processes train the run, and their gradients are summed in the plain step"
+        return PlainEngine(state, data, several)
     if not problem and fading:
         problem = "levels of the field fade in, and the fused kernels know no weights of levels"
     if not problem:
@@ -32,7 +35,7 @@ def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
             return FusedEngine(state, data)
         except NoRoomError as error:
             problem = str(error)
-    if not capture_problem(state, data):
+    if not capture_problem(state):
         from raymine.engines.captured import CapturedEngine, worth_capturing
 
         if worth_capturing(state.config) or state.config.engine == "captured":
@@ -40,7 +43,7 @@ def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
     return PlainEngine(state, data, problem)
 
 
-def capture_problem(state: TrainState, data: TrainData) -> str:
+def capture_problem(state: TrainState) -> str:
     """Why a step of plain torch cannot be captured in a CUDA graph, or an empty string."""
     config = state.config
     problem = triton_problem() if state.device.type == "cuda" else f"CUDA graphs do not run on {state.device.type}"
@@ -58,8 +61,6 @@ def capture_problem(state: TrainState, data: TrainData) -> str:
         return "pixels are drawn by their errors, on the host"
     if config.recompute_samples or config.deterministic:
         return "activations are recomputed, or bits are to repeat"
-    if not images_fit(state, data):
-        return "the images do not fit on the device"
     return ""
 
 

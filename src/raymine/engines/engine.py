@@ -16,6 +16,11 @@ class Engine(Protocol):
     name: str
     reason: str
 
+    @property
+    def waited(self) -> float:
+        """Seconds in which the device had nothing to do because images were late; those that `gather` takes aside."""
+        ...
+
     def advance(self, steps: int) -> list[StepReport]:
         """Train at least one and at most `steps` steps. Returns one report per step."""
         ...

@@ -74,6 +74,11 @@ class PhasedEngine:
         self.reason = next((engine.reason for engine in self._engines.values() if engine.name != "fused"), "")
 
     @property
+    def waited(self) -> float:
+        """See `Engine`."""
+        return sum(engine.waited for engine in self._engines.values())
+
+    @property
     def phase(self) -> Phase:
         """The phase of the next step."""
         return next((each for each in self._phases[:-1] if self._left(each) > 0), self._phases[-1])

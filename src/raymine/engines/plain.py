@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from raymine.contracts import Renderer, StepReport, targets_of
 from raymine.kernels.dispatch import triton_problem
-from raymine.step import TrainData, TrainState, train_step, twin_of
+from raymine.step import TrainConfig, TrainData, TrainState, train_step, twin_of
 from raymine.step.batch import DrawBatch
 
-_IMAGE_SHARE = 0.25
-"""Largest fraction of device memory for images. If they need more, a plain step draws pixels on the host."""
+if TYPE_CHECKING:
+    from raymine.engines.fused.rays import DeviceRays
 
 
 class PlainEngine:
@@ -20,7 +20,12 @@ class PlainEngine:
 
     def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
         self._state, self._data, self.reason = state, data, reason
-        self._draw = _draw_on_device(state, data)
+        self._rays = _rays_on_device(state, data)
+        self._draw: DrawBatch | None = None if self._rays is None else self._rays.batch
+
+    @property
+    def waited(self) -> float:
+        return 0.0 if self._rays is None else self._rays.waited
 
     def advance(self, steps: int) -> list[StepReport]:
         return [train_step(self._state, self._data, self._draw)]
@@ -37,23 +42,19 @@ class PlainEngine:
             train_step(twin, self._data, self._draw)
 
 
-def _draw_on_device(state: TrainState, data: TrainData) -> DrawBatch | None:
-    """A function that draws the rays of a plain step on CUDA. None if it is unsupported or takes too much memory."""
-    device = state.device
-    if device.type != "cuda" or triton_problem() or state.pixels.learns:
-        return None
+def draws_on_device(config: TrainConfig, device: str) -> bool:
+    """Whether rays are drawn on the device, which then holds the images. device: "cuda" or another type."""
+    if device != "cuda" or triton_problem() or config.pixels.follows_error:
+        return False
     # Rays that are drawn on the device have no graph to the poses, do not say which image they belong to, and have no
     # alpha or depth beside them.
-    if state.poses is not None or state.exposure is not None or targets_of(state.config.loss):
-        return None
-    if not images_fit(state, data):
+    return config.poses is None and config.exposure is None and not targets_of(config.loss)
+
+
+def _rays_on_device(state: TrainState, data: TrainData) -> DeviceRays | None:
+    """What draws the rays of a plain step on CUDA; None if the host draws them."""
+    if not draws_on_device(state.config, state.device.type):
         return None
     from raymine.engines.fused.rays import DeviceRays
 
-    return DeviceRays(state, data).batch
-
-
-def images_fit(state: TrainState, data: TrainData) -> bool:
-    """Whether the device of the state has room for the images, so that rays can be drawn there."""
-    wanted = 5 * int(data.images.sizes.prod(1).sum())  # colours and masks
-    return wanted <= _IMAGE_SHARE * torch.cuda.get_device_properties(state.device).total_memory
+    return DeviceRays(state, data)

@@ -139,11 +139,10 @@ def evaluate_views(
             found = quantised(rendered.colour.detach().float().nan_to_num(nan=0.0)).reshape(truth.shape)
             predicted = _to_host(found)
             seconds = time.perf_counter() - begin
-            # SSIM is computed where the view was rendered. PSNR takes a sum alone: the host has it in milliseconds, and
-            # in the same order on every device.
+            # Scores are computed where the view was rendered: beside threads that encode pictures, the host is slow.
             there = truth.to(found.device), None if mask is None else mask.to(found.device)
             distances = {network.net: _distance(network, found, *there) for network in lpips}
-            views.append(ViewScore(name, psnr(predicted, truth, mask), ssim(found, *there), seconds, distances))
+            views.append(ViewScore(name, psnr(found, *there), ssim(found, *there), seconds, distances))
             if files is not None and done <= shown:
                 depth, opacity = (
                     _to_host(values.detach().float()).reshape(truth.shape[:2]).numpy()

@@ -19,7 +19,8 @@ class StartInfo:
     """A run that starts to train, from `step` and `elapsed` training seconds. `steps` or `max_seconds` is set.
 
     max_useful_steps: a run limited by `max_seconds` ends after this many steps at the latest; 0: no such limit.
-    notes: sentences for the user about decisions, such as the format of the scene. warnings: sentences about problems
+    notes: sentences for the user about decisions, such as the format of the scene. details: reasons, for
+    users who ask for them. warnings: sentences about problems
     of the scene that do not prevent training. source: the scene as it is trained on. trained: indices of its frames
     that are trained on.
     """
@@ -34,6 +35,7 @@ class StartInfo:
     max_seconds: float | None
     max_useful_steps: int = 0
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     source: Scene | None = None
     trained: tuple[int, ...] = ()

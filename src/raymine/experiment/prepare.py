@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from raymine import recipes
@@ -23,6 +24,7 @@ from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
+from .memory import ImagePlace, place_images
 from .pose_watch import fitting_warnings
 from .request import TrainRequest
 from .start_from import Start, find_start
@@ -43,7 +45,7 @@ LoadProgress = Callable[[str, int, int], None]
 class Prepared:
     """A checked request. digest: of the description of the scene. config: the complete config of the run.
 
-    start: the run whose parameters it starts from; None for none.
+    start: the run whose parameters it starts from; None for none. details: sentences for users who want to know more.
     """
 
     scene: Scene
@@ -51,6 +53,7 @@ class Prepared:
     config: RunConfig
     device: torch.device
     start: Start | None = None
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         if adapted != train:
             told = "Field: of the shape that it has in the run it starts from, not that of these images."
             train, scene = adapted, _told(scene, (told,))
+    if stored is not None and train.image_memory is None:
+        train = replace(train, image_memory=stored.train.image_memory)
     if stored is not None and stored.train == train and (asked == recipes.CUSTOM or asked == stored.recipe):
         # A recipe without a name of its own keeps the name that the run has, and so does a run of an earlier version
         # that was recorded under the name that was asked for.
@@ -147,6 +152,10 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
         scene = replace(scene, decisions=(*scene.decisions, told))
     scene = replace(scene, warnings=(*scene.warnings, *fitting_warnings(train, scene, trained)))
+    placed = _place_images(train, scene, trained, device, decided=stored is not None)
+    train = replace(train, image_memory=placed.memory)
+    if placed.sentence:
+        scene = _told(scene, (placed.sentence,))
     steps, max_seconds = _limits(request, train, stored)
     config = RunConfig(
         scene=scene_name(request.scene),
@@ -162,7 +171,16 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         schedule=_schedule(request, device, steps, max_seconds),
         init_from=None if start is None else start.init,
     )
-    return Prepared(scene, digest, config, device, start)
+    return Prepared(scene, digest, config, device, start, (placed.reason,) if placed.reason else ())
+
+
+def _place_images(
+    train: TrainConfig, scene: Scene, frames: Sequence[int], device: torch.device, *, decided: bool
+) -> ImagePlace:
+    cameras = [scene.cameras[scene.frames[i].camera] for i in frames]
+    sizes = np.array([(camera.height, camera.width) for camera in cameras], np.int64)
+    masked = any(scene.frames[i].mask is not None for i in frames)
+    return place_images(train, sizes, masked, scene.bounds, device, decided=decided)
 
 
 def _told(scene: Scene, notes: tuple[str, ...], warnings: tuple[str, ...] = ()) -> Scene:

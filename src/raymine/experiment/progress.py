@@ -13,6 +13,7 @@ from raymine.kernels.compiling import on_first_compile
 from raymine.progress_bar import ProgressBar, text_column
 from raymine.rundir import check_target
 from raymine.scenes.builtin import builtin_scene
+from raymine.step.ranks import SOLO, Ranks
 from raymine.terminal import Messages
 
 from .observers import EvalInfo, Event, Observer, Observers, SilentObserver, StartInfo, StepInfo
@@ -168,18 +169,23 @@ def _clock(seconds: float | None) -> str:
 
 
 def train_with_progress(
-    request: TrainRequest, observer: Observer, console: Console | None = None, watch: Stopwatch | None = None
+    request: TrainRequest,
+    observer: Observer,
+    console: Console | None = None,
+    watch: Stopwatch | None = None,
+    ranks: Ranks = SOLO,
 ) -> RunResult:
-    """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar. watch: as there."""
+    """Train as `runner.train` does, with progress on stderr. observer: told first, before the bar. watch, ranks: as
+    there."""
     bar, watch = ProgressObserver(console=console), watch or Stopwatch()
     try:
         with on_first_compile(bar.compiling, request.device):
             if str(request.scene) == "builtin":
-                if request.out is not None:
+                if request.out is not None and not ranks.active:
                     check_target(request.out, resume=request.resume)
                 # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
                 with watch.stage("scene"):
                     builtin_scene(progress=partial(bar.loading, "views of the built-in scene"))
-            return train(request, observer=Observers([observer, bar]), progress=bar.loading, watch=watch)
+            return train(request, observer=Observers([observer, bar]), progress=bar.loading, watch=watch, ranks=ranks)
     finally:
         bar.close()

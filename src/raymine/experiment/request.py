@@ -40,6 +40,7 @@ class TrainRequest:
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
+    gpu_memory: bytes of a GPU that the run may take; None for what is free.
     threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
         may depend on it (`kernels/threads.py`).
     track: trackers that receive the metrics besides metrics.jsonl (`tracking.BACKENDS`).
@@ -66,6 +67,7 @@ class TrainRequest:
     evaluate_views: int = 8
     replay: Replay | None = None
     threads: int | None = None
+    gpu_memory: int | None = None
     runs_root: Path = Path("runs")
     track: tuple[str, ...] = ()
     profile: bool = False

@@ -26,6 +26,7 @@ from raymine.rundir.manifest import utc_now
 from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
+from raymine.step.ranks import SOLO, Ranks
 
 from .companions import Companions
 from .drive import Limits
@@ -34,12 +35,22 @@ from .journal import Journal
 from .loop import Loop, LoopSetup
 from .loopstate import LoopState
 from .manifest_writer import ManifestWriter
-from .memory import memory_errors, require_memory
+from .memory import memory_errors, memory_limit, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
 from .pose_watch import PoseWatch
-from .prepare import KERNELS, LoadProgress, Prepared, evaluation_frames, open_data, prepare, split_training
+from .prepare import (
+    KERNELS,
+    LoadProgress,
+    Prepared,
+    evaluation_frames,
+    open_data,
+    prepare,
+    resolve_device,
+    split_training,
+)
 from .request import RunResult, TrainRequest
 from .restore import restore_loop, restore_state
+from .several import Leader, facts_of, together
 from .start_from import Taken, take
 from .stopwatch import Stopwatch
 
@@ -60,13 +71,15 @@ def train(
     progress: LoadProgress | None = None,
     warmup: WarmUp = _warm_up,
     watch: Stopwatch | None = None,
+    ranks: Ranks = SOLO,
 ) -> RunResult:
     """Carry out a training request; raises `RaymineError` if that is not possible.
 
     Inputs are checked before anything is created, so a refused request leaves no files. progress: called while images
     and kernels are loaded. observer: called during training. SIGINT and SIGTERM stop the run after a checkpoint: the
     result then has the status "stopped" and an `exit_code` of 128 + the signal. watch: counts the wall clock; one that
-    starts now if None.
+    starts now if None. ranks: the processes that train it together, of which this is rank 0 (`several`); the others
+    call `follow.follow`.
     """
     observer, watch = observer or SilentObserver(), watch or Stopwatch()
     if request.resume and request.out is None:
@@ -74,33 +87,66 @@ def train(
             f"{option('resume')} needs {option('out')}, the folder of the run to continue.",
             hint="`raymine runs` lists them.",
         )
-    resuming = request.out is not None and check_target(request.out, resume=request.resume)
     with contextlib.ExitStack() as stack:
-        if resuming and request.out is not None:
-            run = stack.enter_context(RunDir.open_locked(request.out))
-            # Import the recipe before the stored config is read, which may use classes of the recipe's package.
-            if request.recipe != recipes.AUTO:
-                recipes.find(request.recipe)
-            with allowing(request.packages):
-                stored = run.read_config()
+        opened, _ = together(ranks, lambda: _open(request, stack), shared=_shown)
+        if opened is not None:
+            run, stored = opened
             with watch.stage("scene"):
-                prepared = prepare(request, stored)
-            _require_same_run(run, prepared, stored)
-            told = stack.enter_context(_threads(request, prepared, run.read_manifest().environment.threads))
-            begun = bool(checkpoint.list_steps(run.checkpoints))
-            work = _make_ready(prepared, progress, warmup, watch, stack, begun=begun)
-            _require_same_images(run, work)
+                prepared, _ = together(ranks, lambda: _prepare_again(request, run, stored), facts_of)
+            recorded = None if ranks.active else run.read_manifest().environment.threads
         else:
             with watch.stage("scene"):
-                prepared = prepare(request)
-            told = stack.enter_context(_threads(request, prepared, None))
-            work = _make_ready(prepared, progress, warmup, watch, stack)
-            run = stack.enter_context(_create(request, work))
-        return _train_in(run, work, request, observer, told, watch)
+                prepared, _ = together(ranks, lambda: prepare(request), facts_of)
+            recorded = None
+        told = stack.enter_context(run_threads(request, prepared, recorded))
+        begun = opened is not None and bool(checkpoint.list_steps(opened[0].checkpoints))
+
+        def ready() -> _Work:
+            work = make_ready(prepared, progress, warmup, watch, stack, begun=begun, ranks=ranks)
+            if opened is not None:
+                _require_same_images(opened[0], work)
+            return work
+
+        work, _ = together(ranks, ready, lambda work: {"images": work.bank.digest})
+        with Leader(ranks, work.state, work.engine) as leader:
+            run = opened[0] if opened is not None else stack.enter_context(_create(request, work))
+            result = _train_in(run, work, request, observer, told, watch, leader)
+            leader.exit_code = result.exit_code
+        return result
+
+
+def _open(request: TrainRequest, stack: contextlib.ExitStack) -> tuple[RunDir, RunConfig] | None:
+    """The run to resume, locked, and its config; None for a new run. The limit of device memory holds from here on."""
+    limit_memory(request, stack)
+    if request.out is None or not check_target(request.out, resume=request.resume):
+        return None
+    run = stack.enter_context(RunDir.open_locked(request.out))
+    # Import the recipe before the stored config is read, which may use classes of the recipe's package.
+    if request.recipe != recipes.AUTO:
+        recipes.find(request.recipe)
+    with allowing(request.packages):
+        return run, run.read_config()
+
+
+def limit_memory(request: TrainRequest, stack: contextlib.ExitStack) -> None:
+    """Hold the device memory of the request until the stack ends, if it names a limit."""
+    if request.gpu_memory is not None:
+        stack.enter_context(memory_limit(resolve_device(request.device), request.gpu_memory))
+
+
+def _shown(opened: tuple[RunDir, RunConfig] | None) -> JSON:
+    """The config of the run that is resumed, for the other ranks, which may not see its folder."""
+    return None if opened is None else opened[1].to_json()
+
+
+def _prepare_again(request: TrainRequest, run: RunDir, stored: RunConfig) -> Prepared:
+    prepared = prepare(request, stored)
+    _require_same_run(run, prepared, stored)
+    return prepared
 
 
 @contextlib.contextmanager
-def _threads(request: TrainRequest, prepared: Prepared, recorded: int | None) -> Iterator[tuple[str, ...]]:
+def run_threads(request: TrainRequest, prepared: Prepared, recorded: int | None) -> Iterator[tuple[str, ...]]:
     """Use the threads of a CPU run within the block. Yields warnings about their number.
 
     recorded: the number with which a resumed run began. It stays, because matrix products may depend on it.
@@ -146,7 +192,7 @@ class _Work:
     taken: Taken | None = None
 
 
-def _make_ready(
+def make_ready(
     prepared: Prepared,
     progress: LoadProgress | None,
     warmup: WarmUp,
@@ -154,8 +200,12 @@ def _make_ready(
     stack: contextlib.ExitStack,
     *,
     begun: bool = False,
+    ranks: Ranks = SOLO,
 ) -> _Work:
-    """Load images and kernels, at the same time, and build the model. begun: the run has a checkpoint to go on from."""
+    """Load images and kernels, at the same time, and build the model. begun: the run has a checkpoint to go on from.
+
+    ranks: the processes that train it together. Only rank 0 evaluates.
+    """
     config, scene, device = prepared.config, prepared.scene, prepared.device
     require_memory(config.train, scene.bounds, device)
     with memory_errors(device):
@@ -163,13 +213,15 @@ def _make_ready(
             trained, held_out = split_training(scene, config.hold_out, config.leave_out)
             rig = CameraRig(scene, trained, device)
             masked = any(scene.frames[i].mask is not None for i in trained)
-            wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
+            wait_for_kernels = _nothing
+            if not ranks.active:
+                wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
             depths = "depth" in targets_of(config.train.loss)
             opened = open_data(scene, trained, device, progress, "images to train on", rig, depths)
             loaded = stack.enter_context(opened)
             frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
             views = None
-            if frames:
+            if frames and ranks.leads:
                 views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
         with watch.stage("pixel maps"):
             pixels = PixelSampler(config.train.pixels, loaded.bank)
@@ -178,14 +230,16 @@ def _make_ready(
         with watch.stage("kernels"):
             wait_for_kernels()
         with watch.stage("model"):
-            state = create_state(config.train, loaded.train, seed=config.seed, device=device, pixels=pixels)
+            state = create_state(
+                config.train, loaded.train, seed=config.seed, device=device, pixels=pixels, ranks=ranks
+            )
             taken = None if begun or prepared.start is None else take(state, prepared.start)
             engine = engine_for(state, loaded.train)
         with watch.stage("kernels"):
             warmup(engine)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     guard = None
-    if not _too_short_to_judge(config):
+    if ranks.leads and not _too_short_to_judge(config):
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
@@ -304,6 +358,7 @@ def _train_in(
     observer: Observer,
     warnings: tuple[str, ...],
     watch: Stopwatch,
+    leader: Leader,
 ) -> RunResult:
     """Train in a locked folder. Its manifest is correct afterwards, however this ends."""
     config, state, device = work.prepared.config, work.state, work.prepared.device
@@ -321,8 +376,8 @@ def _train_in(
             config,
             request,
             state.step,
-            work.engine.advance,
-            lambda: work.bank.waited,
+            leader.advance,
+            lambda: work.bank.waited + work.engine.waited,
             device,
             Observers([journal, observer]),
         )
@@ -401,6 +456,9 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
     config, scene, engine = prepared.config, prepared.scene, work.engine
     notes, warnings = scene.decisions, (*scene.warnings, *warnings)
     # Someone who trains on CUDA should know when it is not the fast path that runs, and why.
+    ranks = work.state.ranks
+    if ranks.active:
+        notes = (*notes, f"Processes: {ranks.world}, which share the rays of each step ({ranks.backend}).")
     if prepared.device.type == "cuda" and engine.name != "fused":
         notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")
         if config.train.deterministic:
@@ -417,6 +475,7 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
         max_seconds=config.max_seconds,
         max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=notes,
+        details=prepared.details,
         warnings=warnings,
         source=scene,
         trained=work.data.rig.frames,

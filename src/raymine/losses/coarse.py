@@ -18,6 +18,7 @@ class CoarseColourLoss:
     """`weight` times the sum of the colour losses of the earlier rounds, each rendered over the batch's background."""
 
     reads: ClassVar[Reads] = "rounds"
+    shared: ClassVar[bool] = True
 
     weight: float = 1.0
     colour: ColourLoss = field(default_factory=lambda: ColourLoss("l2"))
@@ -30,7 +31,7 @@ class CoarseColourLoss:
     def __call__(self, view: LossView) -> Tensor:
         wanted = view.wanted
         shown = [_rendered(each, wanted.background) for each in view.rounds if each.colour is not None]
-        losses = [self.colour.of(colour, wanted.colour, wanted.weight) for colour in shown]
+        losses = [self.colour.of(colour, wanted.colour, wanted.weight, view.weight_sum) for colour in shown]
         return self.weight * torch.stack(losses).sum() if losses else wanted.weight.new_zeros(())
 
 

@@ -19,6 +19,7 @@ class ColourLoss:
     """The error of rendered colours: `l2` is the squared error, `huber` half of it up to `delta` and linear beyond."""
 
     reads: ClassVar[Reads] = "rays"
+    shared: ClassVar[bool] = True
 
     kind: Literal["huber", "l2"] = "huber"
     delta: float = 0.1
@@ -36,10 +37,13 @@ class ColourLoss:
         return self.delta if self.kind == "huber" else math.inf
 
     def __call__(self, view: LossView) -> Tensor:
-        return self.of(view.rendered.colour, view.wanted.colour, view.wanted.weight)
+        return self.of(view.rendered.colour, view.wanted.colour, view.wanted.weight, view.weight_sum)
 
-    def of(self, predicted: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        """predicted, target [R, 3]; weight [R] (0 where a pixel is masked out) -> []. Differentiable in `predicted`."""
+    def of(self, predicted: Tensor, target: Tensor, weight: Tensor, weight_sum: Tensor | None = None) -> Tensor:
+        """predicted, target [R, 3]; weight [R] (0 where a pixel is masked out) -> []. Differentiable in `predicted`.
+
+        weight_sum: what the mean divides by; None: the sum of `weight`, at least 1.
+        """
         error = predicted - target
         squared = error * error
         if self.kind == "l2":
@@ -47,15 +51,23 @@ class ColourLoss:
         else:
             size = error.abs()
             each = torch.where(size <= self.delta, 0.5 * squared, self.delta * (size - 0.5 * self.delta))
-        return total(each * channel_share(weight))
+        return total(each * channel_share(weight, weight_sum))
 
 
-def channel_share(weight: Tensor) -> Tensor:
-    """[R, 1]: the weight of one channel of each ray in the mean over rays and channels, given ray weights [R]."""
-    return weight[:, None] / (3.0 * total(weight).clamp_min(1.0))
+def channel_share(weight: Tensor, weight_sum: Tensor | None = None) -> Tensor:
+    """[R, 1]: the weight of one channel of each ray in the mean over rays and channels, given ray weights [R].
+
+    weight_sum: what the mean divides by; None: the sum of `weight`, at least 1.
+    """
+    return weight[:, None] / (3.0 * (total(weight).clamp_min(1.0) if weight_sum is None else weight_sum))
 
 
-def squared_errors(predicted: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared error [] over rays and channels, weighted by [R], and that of each ray [R], unweighted. No graph."""
+def squared_errors(
+    predicted: Tensor, target: Tensor, weight: Tensor, weight_sum: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean squared error [] over rays and channels, weighted by [R], and that of each ray [R], unweighted. No graph.
+
+    weight_sum: as in `channel_share`.
+    """
     squared = (predicted - target).detach().square()
-    return total(squared * channel_share(weight)), squared.mean(1)
+    return total(squared * channel_share(weight, weight_sum)), squared.mean(1)

@@ -25,6 +25,7 @@ class DepthLoss:
     """
 
     reads: ClassVar[Reads] = "samples"
+    shared: ClassVar[bool] = True
     targets: ClassVar[tuple[str, ...]] = ("depth",)
 
     weight: float = 0.01
@@ -47,4 +48,5 @@ class DepthLoss:
         off = ((samples.t_start + samples.t_end) * 0.5 / wanted - 1) / self.spread
         away = -torch.expm1(-off.square()) * known[samples.ray_id]
         open_ = (1 - view.rendered.opacity).square() * known
-        return self.weight * (total(view.rendered.weights * away) + total(open_)) / total(known).clamp_min(1.0)
+        measured = view.share.over_ranks(total(known)).clamp_min(1.0)
+        return self.weight * (total(view.rendered.weights * away) + total(open_)) / measured

@@ -23,6 +23,7 @@ class DistortionLoss:
     """
 
     reads: ClassVar[Reads] = "samples"
+    shared: ClassVar[bool] = True
 
     weight: float = 0.01
 
@@ -35,4 +36,4 @@ class DistortionLoss:
         samples, wanted = view.samples, view.wanted
         ends = curve(samples.t_start), curve(samples.t_end)
         each = distortion_loss(view.rendered.weights, *ends, pack=samples.pack)
-        return self.weight * total(each * wanted.weight) / total(wanted.weight).clamp_min(1.0)
+        return self.weight * total(each * wanted.weight) / view.weight_sum

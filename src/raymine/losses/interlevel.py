@@ -29,6 +29,7 @@ class InterlevelLoss:
     """
 
     reads: ClassVar[Reads] = "rounds"
+    shared: ClassVar[bool] = True
 
     weight: float = 1.0
     blur: tuple[float, ...] = ()
@@ -60,7 +61,7 @@ class InterlevelLoss:
             each = blurred_interlevel_loss(*rows, self.blur[place], packs=packs)
         else:
             each = interlevel_loss(*rows, packs=packs)
-        return total(each) / max(len(view.rays), 1)
+        return total(each) / max(view.all_rays, 1)
 
     def _scale_of(self, found: Round) -> RayScale | None:
         """The scale of a round. The histogram bound needs none: it does not depend on the scale."""

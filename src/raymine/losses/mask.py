@@ -17,6 +17,7 @@ class MaskLoss:
     """`weight` times the squared difference of a ray's opacity and the alpha of its pixel: a mean over rays."""
 
     reads: ClassVar[Reads] = "rays"
+    shared: ClassVar[bool] = True
     targets: ClassVar[tuple[str, ...]] = ("alpha",)
 
     weight: float = 0.1
@@ -31,4 +32,4 @@ class MaskLoss:
             raise ConfigError("the mask loss needs the alpha of each pixel, and this batch has none.")
         weight = view.wanted.weight
         error = (view.rendered.opacity - view.targets.alpha).square()
-        return self.weight * total(error * weight) / total(weight).clamp_min(1.0)
+        return self.weight * total(error * weight) / view.weight_sum

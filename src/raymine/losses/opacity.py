@@ -23,6 +23,7 @@ class OpacityLoss:
     """
 
     reads: ClassVar[Reads] = "rays"
+    shared: ClassVar[bool] = True
 
     weight: float = 0.01
 
@@ -34,4 +35,4 @@ class OpacityLoss:
     def __call__(self, view: LossView) -> Tensor:
         opacity, weight = view.rendered.opacity.clamp(_MARGIN, 1 - _MARGIN), view.wanted.weight
         entropy = -opacity * opacity.log() - (1 - opacity) * (1 - opacity).log()
-        return self.weight * total(entropy * weight) / total(weight).clamp_min(1.0)
+        return self.weight * total(entropy * weight) / view.weight_sum

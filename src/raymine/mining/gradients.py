@@ -16,14 +16,15 @@ Told = TypeVar("Told")
 
 
 def output_gradients(
-    objective: Callable[..., tuple[Tensor, Told]], outputs: Sequence[Tensor], scale: float = 1.0
+    objective: Callable[..., tuple[Tensor, Told]], outputs: Sequence[Tensor], scale: float = 1.0, *, alone: bool = False
 ) -> tuple[list[Tensor], Told]:
     """Gradients of the loss with respect to each of `outputs` [B, ...], and the second result of the objective.
 
     objective: outputs -> (loss [], anything). If the objective depends on parameters of its own (an exposure, the
     networks of an earlier round), the same backward pass adds their gradients, times `scale`, to `.grad`.
     scale: factor on the loss during the backward pass, for graphs in half precision. The returned gradients are not
-    scaled. An output that the loss does not depend on has gradient 0.
+    scaled. alone: gradients of parameters are left as they are.
+    An output that the loss does not depend on has gradient 0.
     """
     checks.reals(**{f"outputs[{i}]": part for i, part in enumerate(outputs)})
     if not 0 < scale < math.inf:
@@ -35,6 +36,9 @@ def output_gradients(
         raise ConfigError(
             f"the `objective` must return a loss of shape [] first, got {loss.dtype} of shape {list(loss.shape)}."
         )
+    if alone and loss.requires_grad:
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)], told
     if loss.requires_grad:
         (loss if scale == 1 else loss * scale).backward()
     grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]

@@ -72,10 +72,23 @@ class PixelSampler:
             return {}
         return {"error": self.score.error.values, "table": self.score.table}
 
-    def draw(self, n: int, seed: int, step: int) -> DrawnPixels:
-        """Draw n pixels for step `step`: first the uniform draws, then the draws by score, in cell order."""
+    def draw(self, n: int, seed: int, step: int, part: tuple[int, int] | None = None) -> DrawnPixels:
+        """Draw n pixels for step `step`: first the uniform draws, then the draws by score, in cell order.
+
+        part: (start, stop), to get these of the n pixels only. A sampler that learns gives all of them nevertheless,
+        because it observes all of them.
+        """
         if self.score is None:
-            return DrawnPixels(draw_uniform(self.sizes, n, seed, step), None)
+            return DrawnPixels(draw_uniform(self.sizes, n, seed, step, part), None)
+        drawn = self._draw_scored(n, seed, step)
+        if part is None or self.learns:
+            return drawn
+        start, stop = part
+        weight = None if drawn.weight is None else drawn.weight[start:stop]
+        return DrawnPixels(drawn.pixels.part(start, stop), weight)
+
+    def _draw_scored(self, n: int, seed: int, step: int) -> DrawnPixels:
+        assert self.score is not None
         self._settle()
         if self.learns and step % self.config.refresh == 0:
             self.score.refresh()

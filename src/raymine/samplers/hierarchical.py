@@ -102,7 +102,7 @@ class HierarchicalSampler(nn.Module):
         share = torch.linspace(0.0, 1.0, self.config.coarse + 1, device=near.device).expand(len(hit), -1)
         if draws is not None:
             # Inner edges move within half a step to either side; the ends stay.
-            shift = (draws.uniform(Stream.JITTER, (len(rays), self.config.coarse - 1))[hit] - 0.5) / self.config.coarse
+            shift = (draws.of_rays(Stream.JITTER, len(rays), self.config.coarse - 1)[hit] - 0.5) / self.config.coarse
             share = torch.cat((share[:, :1], share[:, 1:-1] + shift, share[:, -1:]), 1)
         if self.bounds.unbounded:
             return Intervals(1.0 / torch.lerp(1.0 / near, 1.0 / far, share), hit)
@@ -116,6 +116,6 @@ class HierarchicalSampler(nn.Module):
         offset: Tensor | bool = False
         if draws is not None:
             rays = int(coarse.hit[-1]) + 1 if len(coarse.hit) else 0
-            offset = draws.uniform(Stream.ROUND, (rays,))[coarse.hit]
+            offset = draws.of_rays(Stream.ROUND, rays)[coarse.hit, 0]
         points = importance_samples(coarse.edges, cdf, self.config.fine, stratified=offset).samples
         return Intervals(torch.cat((coarse.edges, points), 1).sort(1).values, coarse.hit)

@@ -121,7 +121,7 @@ class OccupancySampler:
 
         With `draws` the intervals of each ray are shifted by a random share of a step.
         """
-        jitter = None if draws is None else draws.uniform(Stream.JITTER, (len(rays),))
+        jitter = None if draws is None else draws.of_rays(Stream.JITTER, len(rays))[:, 0]
         return Rounds(march(rays.origins, rays.directions, rays.near, rays.far, self.grid, self.spacing, jitter))
 
     def before_step(self, field: Field, draws: Draws, times: Tensor | None) -> None:

@@ -157,7 +157,7 @@ class ProposalSampler(nn.Module):
         trained = draws is not None and config.trained_at(draws.step)
         stratified: bool | Tensor = False
         if draws is not None:
-            stratified = draws.uniform(Stream.ROUND, (len(config.samples) + 1, len(rays)))[:, hit]
+            stratified = draws.rows_of_rays(Stream.ROUND, len(config.samples) + 1, len(rays))[:, hit]
         networks = [self._density_of(network, rays, hit, graph=trained) for network in self.networks]
         found = propose(
             list(zip(networks, config.samples, strict=True)),

@@ -12,6 +12,7 @@ from raymine.contracts import NO_TARGETS, Rays, Targets, targets_of
 from raymine.kernels.judge.op import Wanted
 from raymine.pixels import Pixels, draw_backgrounds
 from raymine.step.data import TrainData
+from raymine.step.ranks import Slice
 from raymine.step.state import TrainState
 
 
@@ -20,8 +21,10 @@ class RayBatch(NamedTuple):
 
     pixels: None if the batch was drawn on the device; a pixel sampler that learns from errors needs them.
     image: their images [R] on the device of the state, for the exposure; None if the batch was drawn there.
+        One that learns gets those of all rays of the step, also where this process has a part of them.
     rays: have a graph to the poses where these are refined.
     targets: what some loss terms compare with; empty if the batch was drawn on the device.
+    part: which rays of the step these are; None if they are all.
     """
 
     pixels: Pixels | None
@@ -29,6 +32,12 @@ class RayBatch(NamedTuple):
     wanted: Wanted
     image: Tensor | None = None
     targets: Targets = NO_TARGETS
+    part: Slice | None = None
+
+    @property
+    def all_rays(self) -> int:
+        """The number of rays of the step, those of other ranks included."""
+        return len(self.rays) if self.part is None else self.part.total
 
 
 DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
@@ -36,14 +45,24 @@ DrawBatch: TypeAlias = "Callable[[TrainState, TrainData], RayBatch]"
 
 
 def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
-    """Draw the batch of the current step. A ray's weight is its mask weight times its importance weight, if any."""
-    pixels, importance = state.pixels.draw(state.rays, state.seed, state.step)
+    """Draw the batch of the current step. A ray's weight is its mask weight times its importance weight, if any.
+
+    With several ranks, each gets its part of the rays.
+    """
+    part = part_of_rays(state)
+    drawn, importance = state.pixels.draw(state.rays, state.seed, state.step, part and part[:2])
+    pixels = drawn
+    if part is not None and len(drawn.image) != len(part):
+        pixels = drawn.part(part.start, part.stop)
+        importance = None if importance is None else importance[part.start : part.stop]
     rgba, weight = data.images.gather(*pixels)
     if importance is not None:
         weight = weight * importance
     rgba, weight = rgba.to(state.device), weight.to(state.device)
     if state.config.background == "random":
-        background = draw_backgrounds(len(rgba), state.seed, state.step, state.device)
+        background = draw_backgrounds(
+            len(rgba), state.seed, state.step, state.device, 0 if part is None else part.start
+        )
     else:
         background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
     target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
@@ -54,7 +73,12 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
     asked = targets_of(state.config.loss)
     alpha = rgba[:, 3] if "alpha" in asked else None
     depth = _distances(data, pixels, image, rays) if "depth" in asked else None
-    return RayBatch(pixels, rays, Wanted(target, background, weight), image, Targets(alpha, depth))
+    return RayBatch(drawn, rays, Wanted(target, background, weight), image, Targets(alpha, depth), part)
+
+
+def part_of_rays(state: TrainState) -> Slice | None:
+    """The rays of the current step that this rank takes; None if it is the only one."""
+    return state.ranks.slice_of(state.rays) if state.ranks.active else None
 
 
 def _distances(data: TrainData, pixels: Pixels, image: Tensor, rays: Rays) -> Tensor | None:
@@ -69,4 +93,5 @@ def next_ray_count(state: TrainState, rays: int, marched: int) -> int:
     """The ray count with which this step would have placed the wanted number of samples; at most twice the last."""
     batch = state.config.batch
     wanted = rays * batch.samples // max(1, marched)
-    return max(batch.min_rays, min(batch.max_rays, 2 * rays, wanted))
+    # Every rank has a ray to train on.
+    return max(batch.min_rays, state.ranks.world, min(batch.max_rays, 2 * rays, wanted))

@@ -69,6 +69,8 @@ class TrainConfig:
     exposure: fit a colour correction for each training image; None for none.
     fade: open the levels of the field from coarse to fine; None for all from the start. Refined poses do so anyway.
     progressive: train on smaller images first; None for images of the full size from the start.
+    image_memory: bytes of images that the device holds at a time, where it draws the rays; None holds all of them
+        (docs/memory.md).
     """
 
     field: FieldConfig = dataclasses.field(default_factory=HashFieldConfig)
@@ -92,6 +94,7 @@ class TrainConfig:
     exposure: ExposureConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
     fade: FadeConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
     progressive: ProgressiveConfig | None = dataclasses.field(default=None, metadata={"omit_none": True})
+    image_memory: int | None = dataclasses.field(default=None, metadata={"omit_none": True})
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -115,5 +118,7 @@ class TrainConfig:
             raise ConfigError(
                 f"`max_useful_steps` must be 0 (no limit) or a number of steps, got {self.max_useful_steps}."
             )
+        if self.image_memory is not None and self.image_memory < 1:
+            raise ConfigError(f"`image_memory` must be a number of bytes, got {self.image_memory}.")
         if self.default_steps < 1:
             raise ConfigError(f"`default_steps` must be at least 1, got {self.default_steps}.")

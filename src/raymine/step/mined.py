@@ -39,7 +39,7 @@ from raymine.mining import output_gradients
 from raymine.mining.draw import norms
 from raymine.render import first_pass, query_points, take, visible_samples
 from raymine.step.batch import RayBatch
-from raymine.step.objective import Objective, closed_form, parameter_loss
+from raymine.step.objective import Objective, closed_form, parameter_loss, ray_share
 from raymine.step.precision import StepFields
 from raymine.step.state import TrainState
 
@@ -64,14 +64,22 @@ class OutputGradients(NamedTuple):
 
 
 def backward(state: TrainState, batch: RayBatch, rounds: Rounds, fields: StepFields) -> BackwardResult:
-    """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says."""
-    objective = Objective(state, batch.rays.detached(), batch.wanted, rounds.earlier, batch.image, batch.targets)
+    """Compute the loss of a batch and add its gradient to `.grad` of the parameters, as the mining policy says.
+
+    With several ranks, loss and gradients are the part of this one: those of the step are their sums.
+    """
+    share = ray_share(state, batch.all_rays, batch.wanted.weight)
+    drawn = batch.wanted, rounds.earlier, batch.image, batch.targets
+    objective = Objective(state, batch.rays.detached(), *drawn, share)
     if state.miner is None:
         found = _unmined(state, objective, batch.rays, rounds.samples, fields)
     else:
         found = _mined(state, objective, batch.rays, rounds.samples, fields)
     value = parameter_loss(state, state.step)
     if value is not None:
+        if state.ranks.world > 1:
+            # Every rank computes it, and gradients are summed.
+            value = value / state.ranks.world
         (value if fields.loss_scale == 1 else value * fields.loss_scale).backward()
         found = found._replace(loss=replace(found.loss, total=found.loss.total + value.detach()))
     unscale(state, fields.loss_scale)
@@ -98,12 +106,27 @@ def _mined(state: TrainState, objective: Objective, rays: Rays, samples: Samples
     assert state.miner is not None
     first, kept = first_pass(fields.inference, objective.rays, samples, mining.stop, mining.faint, keep=True)
     found = objective_gradients(state, objective, first, samples, fields.loss_scale)
-    chosen = state.miner.choose_by_size(found.size, seed=state.seed, step=state.step)
+    chosen = _chosen(state, found.size)
     if len(chosen.index):
         query = query_points(rays, take(samples, chosen.index))
         query = replace(query, features=None if kept is None else kept[chosen.index])
         train_chosen(fields.training, query, found.gradient, chosen, fields.loss_scale)
     return BackwardResult(found.loss, len(chosen.index), {"tau": chosen.tau, "budget": chosen.budget})
+
+
+def _chosen(state: TrainState, size: Tensor) -> Selection:
+    """The samples of this rank that the miner chooses, by the gradient norms [B] of its samples.
+
+    Every rank chooses among the samples of all ranks, with the same result, and keeps its own. So tau, the budget and
+    the draws are those of one process.
+    """
+    assert state.miner is not None
+    every, first = state.ranks.rows(size)
+    chosen = state.miner.choose_by_size(every, seed=state.seed, step=state.step)
+    if len(every) == len(size):
+        return chosen
+    own = (chosen.index >= first) & (chosen.index < first + len(size)) & (chosen.weight > 0)
+    return Selection(chosen.index[own] - first, chosen.weight[own], chosen.tau, chosen.budget)
 
 
 def objective_gradients(
@@ -119,20 +142,23 @@ def objective_gradients(
     wanted, stop, fade = objective.wanted, state.config.mining.stop, state.config.near_fade
     found = judge(
         output.colour, output.density, samples, wanted, loss.colour.threshold, stop,
-        distortion=loss.distortion, fade=fade,
+        distortion=loss.distortion, fade=fade, divisor=objective.share.weight_sum,
     )  # fmt: skip
-    mse = total(found.error * wanted.weight) / total(wanted.weight).clamp_min(1)
+    weight_sum = objective.share.weight_sum
+    mse = total(found.error * wanted.weight) / (total(wanted.weight) if weight_sum is None else weight_sum).clamp_min(1)
     return OutputGradients(found.gradient, found.size, LossReport(total(found.loss), mse, found.error))
 
 
-def by_autograd(objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0) -> OutputGradients:
-    """The same by autograd, for any loss terms and activations."""
+def by_autograd(
+    objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0, *, alone: bool = False
+) -> OutputGradients:
+    """The same by autograd, for any loss terms and activations. alone: parameters get no gradients."""
 
     def loss_of(colour: Tensor, density: Tensor) -> tuple[Tensor, LossReport]:
         report = objective(FieldOutput(colour, density), samples)
         return report.total, report
 
-    (colour, density), report = output_gradients(loss_of, (output.colour, output.density), scale)
+    (colour, density), report = output_gradients(loss_of, (output.colour, output.density), scale, alone=alone)
     gradient = torch.cat((colour, density[:, None]), 1)
     return OutputGradients(gradient, norms(gradient), replace(report, total=report.total.detach()))
 

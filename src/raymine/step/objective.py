@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import (
+    ALL_RAYS,
     NO_TARGETS,
     FieldOutput,
     LossReport,
     LossView,
     ParameterView,
     Rays,
+    RayShare,
     Round,
     Samples,
     Targets,
@@ -23,6 +25,7 @@ from raymine.contracts import (
 )
 from raymine.kernels.activations import NGP
 from raymine.kernels.judge.op import Wanted, fade_factor
+from raymine.kernels.threads import total
 from raymine.losses import JudgedLoss, judged_loss, squared_errors
 from raymine.render import composite_output
 from raymine.step.state import TrainState
@@ -33,6 +36,7 @@ class Objective:
     """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
 
     image [R]: of each ray, for the exposure, if the state has one. targets: of the rays, for terms that ask for them.
+    share: these rays among those of all ranks. The loss is then the part of this rank in the loss of the step.
     """
 
     state: TrainState
@@ -41,13 +45,15 @@ class Objective:
     rounds: tuple[Round, ...] = ()
     image: Tensor | None = None
     targets: Targets = NO_TARGETS
+    share: RayShare = ALL_RAYS
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
         view = self.view(output, samples)
-        total = sum_of([term for term in self.state.config.loss if term.reads != "parameters"], view)
+        terms = [term for term in self.state.config.loss if term.reads != "parameters"]
+        value = sum_of(terms, view, len(self.rays) / view.all_rays if self.share.all_rays else 1.0)
         colour = view.rendered.colour
-        return LossReport(total, *squared_errors(colour, self.wanted.colour, self.wanted.weight))
+        return LossReport(value, *squared_errors(colour, self.wanted.colour, self.wanted.weight, view.weight_sum))
 
     def view(self, output: FieldOutput, samples: Samples) -> LossView:
         state = self.state
@@ -61,7 +67,7 @@ class Objective:
             rendered = replace(rendered, colour=state.exposure.expose(*shown, self.image))
         parameters = state.optimiser.parameters
         seen = self.rays, self.wanted, samples, output, rendered, self.rounds, self.targets
-        return LossView(parameters, state.step, *seen, field=state.field)
+        return LossView(parameters, state.step, *seen, self.share, field=state.field)
 
 
 def closed_form(state: TrainState) -> JudgedLoss | None:
@@ -81,9 +87,21 @@ def parameter_loss(state: TrainState, step: int | Tensor) -> Tensor | None:
     return sum_of(terms, ParameterView(state.optimiser.parameters, step, field=state.field)) if terms else None
 
 
-def sum_of(terms: list[Term], view: ParameterView) -> Tensor:
-    """The sum [] of the terms. `view` must be a `LossView` for terms that read more than parameters."""
+def ray_share(state: TrainState, all_rays: int, weight: Tensor) -> RayShare:
+    """The rays with these weights [R] among the rays of all ranks."""
+    ranks = state.ranks
+    return RayShare(all_rays, ranks.sum(total(weight)), ranks.sum) if ranks.active else ALL_RAYS
+
+
+def sum_of(terms: list[Term], view: ParameterView, share: float = 1.0) -> Tensor:
+    """The sum [] of the terms. `view` must be a `LossView` for terms that read more than parameters.
+
+    share: factor on terms that do not divide by sums over all ranks themselves (`contracts.Term`).
+    """
     values = [term(cast("LossView", view)) for term in terms]
+    if share != 1:
+        own = (getattr(term, "shared", False) for term in terms)
+        values = [value if shared else value * share for value, shared in zip(values, own, strict=True)]
     return values[0] if len(values) == 1 else torch.stack(values).sum()
 
 

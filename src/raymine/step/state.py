@@ -19,6 +19,7 @@ from raymine.step.exposure import Exposure
 from raymine.step.optimiser import Optimiser
 from raymine.step.parts import TensorsPart, part_of
 from raymine.step.poses import PoseConfig, PoseRefinement
+from raymine.step.ranks import SOLO, Ranks
 from raymine.step.schedule import FadeConfig
 
 
@@ -27,7 +28,7 @@ class TrainState:
 
     Random numbers are a function of (seed, step), so there is no generator state. `horizon` is the number of steps that
     the learning-rate schedule is planned for; the training loop sets it. `restore_count` counts the calls of `restore`,
-    so that an engine with copies of these tensors notices that they changed.
+    so that an engine with copies of these tensors notices that they changed. `ranks`: the processes that train it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class TrainState:
         device: torch.device,
         poses: PoseRefinement | None = None,
         exposure: Exposure | None = None,
+        ranks: Ranks = SOLO,
     ) -> None:
         self.config = config
         self.module = field
@@ -49,6 +51,7 @@ class TrainState:
         self.miner = miner
         self.seed = seed
         self.device = device
+        self.ranks = ranks
         self.poses, self.exposure = poses, exposure
         trained = {"field": part_of(field), "sampler": part_of(sampler)}
         trained |= {
@@ -70,7 +73,7 @@ class TrainState:
         self._constants = set(self.non_finite()) - set(self.optimiser.parameters)
         self.step = 0
         self.horizon = config.default_steps
-        self.rays = config.batch.min_rays
+        self.rays = max(config.batch.min_rays, ranks.world)
 
     @property
     def field(self) -> Field:
@@ -171,11 +174,18 @@ class TrainState:
 
 
 def create_state(
-    config: TrainConfig, data: TrainData, *, seed: int, device: torch.device, pixels: PixelSampler | None = None
+    config: TrainConfig,
+    data: TrainData,
+    *,
+    seed: int,
+    device: torch.device,
+    pixels: PixelSampler | None = None,
+    ranks: Ranks = SOLO,
 ) -> TrainState:
     """A new state, with initial parameters that are a function of the seed. This allocates the model.
 
-    pixels: the pixel sampler, if it has been made already. A new one of `data` if None.
+    pixels: the pixel sampler, if it has been made already. A new one of `data` if None. ranks: the processes that train
+    the state together.
     """
     field = config.field.build(data.bounds, seed, device)
     if not isinstance(field, nn.Module):
@@ -198,11 +208,14 @@ def create_state(
         poses = PoseRefinement(config.poses, images, data.bounds, lr, device)
     if config.exposure is not None:
         exposure = Exposure(config.exposure, images, lr, device)
-    return TrainState(config, field, sampler, pixels, miner, seed, device, poses, exposure)
+    return TrainState(config, field, sampler, pixels, miner, seed, device, poses, exposure, ranks)
 
 
 def twin_of(state: TrainState, data: TrainData) -> TrainState:
-    """A new, untrained state of the same config, to be trained and thrown away. `state` does not change with it."""
+    """A new, untrained state of the same config, to be trained and thrown away. `state` does not change with it.
+
+    This process trains it on its own, whatever the ranks of `state` are.
+    """
     # A sampler that does not learn never changes, and its edge maps take time to compute.
     pixels = None if state.pixels.learns else state.pixels
     return create_state(state.config, data, seed=0, device=state.device, pixels=pixels)

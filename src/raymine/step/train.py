@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from raymine.contracts import Draws, PreparesStep, StepReport
-from raymine.step.batch import DrawBatch, draw_batch, next_ray_count
+from raymine.step.batch import DrawBatch, draw_batch, next_ray_count, part_of_rays
 from raymine.step.data import TrainData
 from raymine.step.mined import backward
 from raymine.step.precision import field_for_occupancy, fields_for_step
+from raymine.step.reduction import reduce_step
 from raymine.step.state import TrainState
 
 
 def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None) -> StepReport:
     """Advance the state by one step. If the loss or a gradient is not finite, no parameter changes.
 
-    draw: draws the batch; None uses `draw_batch`. Another function must draw the same rays.
+    draw: draws the batch; None uses `draw_batch`. Another function must draw the same rays. Where several ranks train
+    the state, all of them call this at the same time; the report is that of all their rays.
     """
     config, step = state.config, state.step
-    draws = Draws(state.seed, step, state.device)
+    part = part_of_rays(state)
+    draws = Draws(state.seed, step, state.device, *((part.start, part.total) if part else ()))
     state.fade_levels()
     state.prepare_field(step)
     if isinstance(state.sampler, PreparesStep):
@@ -29,8 +34,13 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     loss, trained, extra = backward(state, batch, rounds, fields)
     if state.pixels.learns:
         assert batch.pixels is not None
-        state.pixels.observe(batch.pixels, torch.where(batch.wanted.weight > 0, loss.error, 0.0))
+        error = torch.where(batch.wanted.weight > 0, loss.error, 0.0)
+        state.pixels.observe(batch.pixels, error if part is None else state.ranks.rows_of_rays(error, part))
 
+    marched = len(rounds.samples)
+    if state.ranks.active:
+        reduced = reduce_step(state.ranks, state.optimiser, loss.total, loss.mse, marched, trained)
+        loss, marched, trained = replace(loss, total=reduced.loss, mse=reduced.mse), reduced.marched, reduced.trained
     gate = state.optimiser.gate(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
     state.optimiser.step(rate, gate)
@@ -40,11 +50,10 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     state.step += 1
     if state.average is not None:
         state.average.follow(state.module, state.step)
-    marched = len(rounds.samples)
-    state.rays = next_ray_count(state, len(batch.rays), marched)
+    state.rays = next_ray_count(state, batch.all_rays, marched)
     # Everything that is read back from the device, in one transfer.
     told = torch.stack([gate.float(), *(part.detach().float() for part in (loss.total, loss.mse, *extra.values()))])
     finite, total, mse, *rest = told.tolist()
     state.optimiser.updates += int(finite)
     numbers = dict(zip(extra, rest, strict=True))
-    return StepReport(step, total, mse, len(batch.rays), marched, trained, rate, finite > 0, numbers)
+    return StepReport(step, total, mse, batch.all_rays, marched, trained, rate, finite > 0, numbers)

@@ -167,10 +167,11 @@ def judge_packed(
     stop: float,
     distortion: float = 0.0,
     fade: float = 0.0,
+    divisor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.judge`."""
     samples, rays = density.shape[0], first.shape[0]
-    share = weight / (3 * total(weight).clamp_min(1))
+    share = weight / (3 * (total(weight) if divisor is None else divisor).clamp_min(1))
     out = (
         np.empty((samples, 4), np.float32),
         np.empty(samples, np.float32),

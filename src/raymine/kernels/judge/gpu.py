@@ -207,6 +207,7 @@ def judge(
 def judge_packed(
     colour: Tensor, density: Tensor, t_start: Tensor, t_end: Tensor, first: Tensor, count: Tensor, background: Tensor,
     target: Tensor, weight: Tensor, delta: float, stop: float, distortion: float = 0.0, fade: float = 0.0,
+    divisor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As `reference.judge`."""
     n, device = len(count), density.device
@@ -222,5 +223,5 @@ def judge_packed(
         torch.empty(launched, 8, device=device), rays, PRUNE=False, ALL=False, PER_RAY=True, SPREAD=distortion > 0,
         FADE=fade > 0, CHUNK=32, num_warps=1,
     )  # fmt: skip
-    share = 1 / (3 * weight.sum().clamp_min(1))
+    share = 1 / (3 * (weight.sum() if divisor is None else divisor).clamp_min(1))
     return gradient * share, size * share, rays[:, 0] * share, rays[:, 1] / 3

@@ -68,6 +68,7 @@ def judge(
     *,
     distortion: float = 0.0,
     fade: float = 0.0,
+    divisor: Tensor | None = None,
 ) -> Judged:
     """Render rays from pre-activations colour [B, 3] and density [B], and compare them with their targets.
 
@@ -78,6 +79,9 @@ def judge(
     distortion: factor of the distortion of the weights along a ray, which is added to the loss (`reference`); the
     intervals of a ray must ascend then. fade: the gradients of samples nearer than this are multiplied by the square of
     distance / fade.
+
+    divisor []: what the mean over rays divides by, if these are a part of the rays; None: the sum of their weights. At
+    least 1 either way.
     """
     n, rays, device = len(samples), samples.n_rays, density.device
     named = (
@@ -95,10 +99,12 @@ def judge(
     checks.numbers(stop=stop, distortion=distortion, fade=fade)
     if not (0 <= distortion < math.inf and 0 <= fade < math.inf):
         raise ConfigError(f"`distortion` and `fade` must be 0 or more, got {distortion} and {fade}.")
+    if divisor is not None:
+        checks.shapes([("divisor", divisor, ())], device)
     intervals = (samples.t_start, samples.t_end, *checks.pack(samples.first, samples.count, n, device))
     rows = (colour.detach(), density.detach(), *intervals, wanted.background, wanted.colour, wanted.weight)
     backend = dispatch.choose("judge", device) if kind is torch.float32 else "reference"
     if backend == "reference":
-        return Judged(*reference.judge(*rows, delta, stop, distortion, fade))
+        return Judged(*reference.judge(*rows, delta, stop, distortion, fade, divisor))
     with dispatch.kernel_lock:
-        return Judged(*dispatch.kernels("judge", backend).judge_packed(*rows, delta, stop, distortion, fade))
+        return Judged(*dispatch.kernels("judge", backend).judge_packed(*rows, delta, stop, distortion, fade, divisor))

@@ -45,6 +45,7 @@ def judge(
     stop: float,
     distortion: float = 0.0,
     fade: float = 0.0,
+    divisor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """-> gradient [B, 4], size [B], loss [R], mean squared error over channels [R]. Infinite delta: squared error."""
     raw_colour, raw_density = colour.detach().requires_grad_(), density.detach().requires_grad_()
@@ -58,7 +59,7 @@ def judge(
         each = squares(rendered - target, delta).sum(1)
         if distortion > 0:
             each = each + 3 * distortion * distortions(weights, t_start, t_end, first, count)
-        loss = each * weight / (3 * weight.sum().clamp_min(1))
+        loss = each * weight / (3 * (weight.sum() if divisor is None else divisor).clamp_min(1))
         grads = torch.autograd.grad(loss.sum(), (raw_colour, raw_density))
     error = (rendered.detach() - target).square().mean(1)
     gradient = torch.cat((grads[0], grads[1][:, None]), 1)

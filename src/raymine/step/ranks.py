@@ -1,0 +1,214 @@
+"""The processes that train one run together: who they are, and what they tell each other during a step.
+
+With W ranks, rank r takes a contiguous slice of the rays of a step. Random numbers of a ray go by its index among all
+rays, a mean over rays divides by the number or weight of all rays, and gradients are summed. So a step of W ranks is
+the step of one process over the same rays, up to the order of sums.
+
+`SOLO` is a process on its own: nothing is sent, and every function returns what it was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from raymine.errors import TrainingError
+
+
+class PeerLostError(TrainingError):
+    """Another process of the run has ended or does not answer."""
+
+
+class Place(NamedTuple):
+    """Where a process stands: its rank among `world` processes, and among the `local_world` ones of its machine."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+
+
+_ALONE = Place(0, 1, 0, 1)
+
+
+class Slice(NamedTuple):
+    """The rays start .. stop - 1 of `total` rays: those of one rank."""
+
+    start: int
+    stop: int
+    total: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all rays."""
+        return len(self) == self.total
+
+
+class Ranks:
+    """The processes of one run. `active`: whether there are others, or collectives are used all the same.
+
+    control: a gloo group for numbers on the host. data: the group for tensors, of NCCL or gloo; gloo is given copies on
+    the host. timeout: seconds after which a peer that does not answer counts as lost.
+    """
+
+    def __init__(
+        self,
+        place: Place = _ALONE,
+        control: dist.ProcessGroup | None = None,
+        data: dist.ProcessGroup | None = None,
+        timeout: float = 0.0,
+    ) -> None:
+        self.rank, self.world = place.rank, place.world
+        self.place, self.timeout = place, timeout
+        self._control, self._data = control, data
+        self.active = control is not None
+        self._on_host = data is None or dist.get_backend(data) == "gloo"
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files, evaluates, and decides when the run ends."""
+        return self.rank == 0
+
+    @property
+    def backend(self) -> str:
+        """What tensors are sent by: `nccl` or `gloo`; empty for a process on its own."""
+        return "" if self._data is None else str(dist.get_backend(self._data))
+
+    def slice_of(self, rays: int) -> Slice:
+        """The rays of this rank, of `rays` rays."""
+        return Slice(rays * self.rank // self.world, rays * (self.rank + 1) // self.world, rays)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, of any shape. Without a graph."""
+        if not self.active:
+            return values
+        sent = self._sent(values.clone())
+        with self._answering():
+            dist.all_reduce(sent, group=self._data)
+        return sent.to(values.device)
+
+    def rows(self, values: Tensor) -> tuple[Tensor, int]:
+        """The rows of all ranks in order, and the index of the first own one. Counts of rows may differ."""
+        if not self.active:
+            return values, 0
+        counts = [int(count) for (count,) in self.numbers([len(values)])]
+        return self._rows(values, counts), sum(counts[: self.rank])
+
+    def numbers(self, own: Sequence[int]) -> list[list[int]]:
+        """Whole numbers of every rank, by rank. All ranks must give equally many. Does not wait for a device."""
+        if not self.active:
+            return [list(own)]
+        sent = torch.tensor(own, dtype=torch.int64)
+        found = [torch.empty_like(sent) for _ in range(self.world)]
+        with self._answering():
+            dist.all_gather(found, sent, group=self._control)
+        return [each.tolist() for each in found]
+
+    def rows_of_rays(self, values: Tensor, part: Slice) -> Tensor:
+        """Values [R] of the own rays -> those of all rays, in order."""
+        if not self.active:
+            return values
+        slices = [part.total * r // self.world for r in range(self.world + 1)]
+        return self._rows(values, [stop - start for start, stop in itertools.pairwise(slices)])
+
+    def sum_rows(self, rows: Tensor, values: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Rows [n] int64 and values [n, F] of all ranks, one after the other. counts: n of every rank."""
+        return self._rows(rows, counts), self._rows(values, counts)
+
+    def broadcast(self, values: Tensor) -> Tensor:
+        """The values of rank 0, on every rank."""
+        sent = self._sent(values.detach().clone())
+        with self._answering():
+            dist.broadcast(sent, 0, group=self._data)
+        return sent.to(values.device)
+
+    def broadcast_numbers(self, own: Sequence[int]) -> list[int]:
+        """Whole numbers of rank 0, on every rank; the others must give equally many."""
+        sent = torch.tensor(own, dtype=torch.int64)
+        with self._answering():
+            dist.broadcast(sent, 0, group=self._control)
+        return [int(number) for number in sent]
+
+    def broadcast_object(self, own: Any) -> Any:
+        """An object of rank 0 that can be pickled, on every rank."""
+        box = [own]
+        with self._answering():
+            dist.broadcast_object_list(box, 0, group=self._control)
+        return box[0]
+
+    def gather_objects(self, own: Any) -> list[Any]:
+        """An object of every rank that can be pickled, by rank. Waits long: ranks need not be equally quick."""
+        found: list[Any] = [None] * self.world
+        with self._answering():
+            dist.all_gather_object(found, own)
+        return found
+
+    def _rows(self, values: Tensor, counts: Sequence[int]) -> Tensor:
+        most = max(counts)
+        padded = values.new_zeros(most, *values.shape[1:])
+        padded[: len(values)] = values.detach()
+        sent = self._sent(padded)
+        found = [torch.empty_like(sent) for _ in counts]
+        with self._answering():
+            dist.all_gather(found, sent, group=self._data)
+        parts = [part[:count] for part, count in zip(found, counts, strict=True)]
+        return torch.cat(parts).to(values.device)
+
+    def _sent(self, values: Tensor) -> Tensor:
+        """Values as the group takes them: on the host for gloo, on the device for NCCL."""
+        values = values.contiguous()
+        return values.cpu() if self._on_host else values
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Turn the errors of torch.distributed about peers into `PeerLostError`."""
+        try:
+            yield
+        except RuntimeError as error:
+            first = (str(error).strip().splitlines() or ["no detail given"])[0]
+            raise PeerLostError(
+                f"Another process of this run has ended, or did not answer within {self.timeout:g} s (rank {self.rank} "
+                f"of {self.world} waited for it: {first[:200]}).",
+                hint="The last checkpoint is intact; the run can be resumed, with any number of processes.",
+            ) from error
+
+
+SOLO = Ranks()
+"""A process on its own."""
+
+SETUP_SECONDS = 1800.0
+"""How long ranks wait for each other while scenes are read and kernels are compiled: some need longer than others."""
+
+
+def join(place: Place, device: torch.device, timeout: float) -> Ranks:
+    """Join the processes that the environment names (MASTER_ADDR, MASTER_PORT), as torchrun sets it.
+
+    Tensors go by NCCL where every rank has a GPU of its own, else by gloo: NCCL refuses two ranks on one GPU.
+    """
+    dist.init_process_group("gloo", rank=place.rank, world_size=place.world, timeout=timedelta(seconds=SETUP_SECONDS))
+    limit = timedelta(seconds=timeout)
+    own_gpu = device.type == "cuda" and place.local_world <= torch.cuda.device_count() and dist.is_nccl_available()
+    found: list[bool | None] = [None] * place.world
+    dist.all_gather_object(found, own_gpu)
+    control = dist.new_group(backend="gloo", timeout=limit)
+    data = control
+    if all(found):
+        torch.cuda.set_device(device)
+        data = dist.new_group(backend="nccl", timeout=limit)
+    return Ranks(place, control, data, timeout)
+
+
+def leave() -> None:
+    """Leave the processes that `join` joined. Not after an error: the others may be gone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

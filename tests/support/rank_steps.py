@@ -1,0 +1,198 @@
+"""Trains small models for some steps, by one process or by several that share the rays of each step.
+
+Run as: python -m support.rank_steps FOLDER WORLD RANK, once for each rank. Rank 0 writes what it saw of every case to
+FOLDER/WORLD.pt.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from raymine import recipes
+from raymine.contracts import StepReport
+from raymine.fields import HashFieldConfig
+from raymine.fields.density_grid import DensityGridConfig
+from raymine.fields.mlp_field import MlpFieldConfig
+from raymine.kernels.hash_grid.op import GridSpec
+from raymine.losses import ColourLoss, InterlevelLoss
+from raymine.losses.depth import DepthLoss
+from raymine.losses.mask import MaskLoss
+from raymine.losses.opacity import OpacityLoss
+from raymine.mining import MiningConfig
+from raymine.mining.config import HardConfig
+from raymine.pixels import PixelConfig
+from raymine.samplers.hierarchical import HierarchicalConfig
+from raymine.samplers.proposal import ProposalConfig
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step.exposure import ExposureConfig
+from raymine.step.poses import PoseConfig
+from raymine.step.ranks import SOLO, Place, Ranks, join, leave
+from support.listening import free_port
+from support.scenes import ball_scene
+from support.step import CONFIG
+
+CPU = torch.device("cpu")
+SCENE, DATA = ball_scene()
+
+
+@dataclass
+class Seen:
+    """What a case showed: reports of all steps, gradients and chosen samples of the first, tensors after the last."""
+
+    reports: list[StepReport]
+    gradients: dict[str, Tensor]
+    chosen: Tensor
+    tensors: dict[str, Tensor]
+
+
+class _Depths:
+    """Depths (`step.data.DepthSource`) of pixels in even columns, so that ranks have different numbers of them."""
+
+    def gather(self, image: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        return torch.where(x % 2 == 0, 3.0, 0.0)
+
+
+def _with(policy: str, config: TrainConfig = CONFIG, **fields: object) -> TrainConfig:
+    return replace(config, mining=MiningConfig(policy=policy), **fields)  # type: ignore[arg-type]
+
+
+def _drawn_by(draw: str, reweight: str = "none") -> TrainConfig:
+    return replace(CONFIG, mining=MiningConfig(hard=HardConfig(draw, reweight)))  # type: ignore[arg-type]
+
+
+def _proposal() -> TrainConfig:
+    config = recipes.build("proposal", SCENE, "cpu")
+    network = DensityGridConfig(GridSpec(levels=3, features=2, log2_entries=10, base=8, finest=32), width=8)
+    sampler = ProposalConfig((network,) * 2, (24, 16), 12, anneal_steps=30, every=3, every_step_until=15)
+    field = HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=12, base=8, finest=64), width=16)
+    config = replace(config, field=field, sampler=sampler, batch=replace(config.batch, samples=1 << 11))
+    return replace(config, loss=(ColourLoss("l2"), InterlevelLoss()))
+
+
+def _vanilla() -> TrainConfig:
+    config, network = recipes.build("vanilla", SCENE, "cpu"), MlpFieldConfig(3, 32, skip=2, position_frequencies=4)
+    sampler = HierarchicalConfig(network, coarse=16, fine=16)
+    return replace(config, field=network, sampler=sampler, batch=replace(config.batch, samples=1 << 11))
+
+
+def _voxels() -> TrainConfig:
+    config = recipes.build("voxels", SCENE, "cpu")
+    field = replace(config.field, resolutions=(12, 24), grow_at=(5,), rows=1 << 14, variation_rows=256)  # type: ignore[type-var]
+    sampler = replace(config.sampler, resolution=16, step=0.05)  # type: ignore[type-var]
+    return replace(config, field=field, sampler=sampler, batch=replace(config.batch, samples=1 << 11))
+
+
+def _planes() -> TrainConfig:
+    config = recipes.build("planes", SCENE, "cpu")
+    field = replace(config.field, resolutions=(12, 24), features=8, width=16)  # type: ignore[type-var]
+    sampler = replace(config.sampler, resolution=16, step=0.05)  # type: ignore[type-var]
+    return replace(config, field=field, sampler=sampler, batch=replace(config.batch, samples=1 << 11))
+
+
+CASES: dict[str, tuple[Callable[[], TrainConfig], int]] = {
+    "none": (lambda: _with("none"), 50),
+    "prune": (lambda: _with("prune"), 10),
+    "hard": (lambda: _with("hard"), 10),
+    "multinomial": (lambda: _drawn_by("multinomial", "unbiased"), 2),
+    "poisson": (lambda: _drawn_by("poisson", "unbiased"), 2),
+    "topk": (lambda: _drawn_by("topk"), 2),
+    "error pixels": (lambda: replace(CONFIG, pixels=PixelConfig("error+edges", refresh=4)), 10),
+    "edge pixels": (lambda: replace(CONFIG, pixels=PixelConfig("edges", reweight=False)), 2),
+    "poses": (lambda: _with("prune", poses=PoseConfig(), exposure=ExposureConfig()), 5),
+    "terms": (lambda: _with("hard", loss=(ColourLoss(), MaskLoss(), OpacityLoss(), DepthLoss())), 5),
+    "proposal": (_proposal, 5),
+    "vanilla": (_vanilla, 5),
+    "voxels": (_voxels, 8),
+    "planes": (_planes, 5),
+}
+"""Configs and numbers of steps, by name."""
+
+
+def data_of(name: str) -> TrainData:
+    return replace(DATA, depths=_Depths()) if name == "terms" else DATA
+
+
+def watched(state: TrainState, data: TrainData, steps: int) -> Seen:
+    """Train, and note the gradients of the first step as the optimiser gets them."""
+    gradients: dict[str, Tensor] = {}
+    chosen: list[Tensor] = []
+    update = state.optimiser.step
+
+    def step(rate: float, gate: Tensor) -> None:
+        for name, parameter in state.optimiser.parameters.items():
+            if not steps_done and parameter.grad is not None:
+                gradients[name] = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
+        update(rate, gate)
+
+    steps_done: list[StepReport] = []
+    state.optimiser.step = step  # type: ignore[method-assign]
+    if state.miner is not None:
+        choose = state.miner.choose_by_size
+
+        def noted(*args: Tensor, **options: int) -> object:
+            found = choose(*args, **options)  # type: ignore[arg-type]
+            chosen.append(found.index)
+            return found
+
+        state.miner.choose_by_size = noted  # type: ignore[method-assign, assignment]
+    while len(steps_done) < steps:
+        steps_done.append(train_step(state, data))
+    own = {name: value.detach().clone() for name, value in state.tensors().items()}
+    return Seen(steps_done, gradients, chosen[0] if chosen else torch.zeros(0), own)
+
+
+def run_cases(ranks: Ranks) -> dict[str, Seen]:
+    """Every case, and whether all ranks ended with the same bits."""
+    found = {}
+    for name, (config, steps) in CASES.items():
+        state = create_state(config(), data_of(name), seed=0, device=CPU, ranks=ranks)
+        state.horizon = 200
+        found[name] = watched(state, data_of(name), steps)
+        if ranks.active:
+            sums = [value.double().sum().item() for _, value in sorted(found[name].tensors.items())]
+            digests = ranks.numbers([hash(tuple(sums))])
+            assert all(each == digests[0] for each in digests), name
+    return found
+
+
+def _be(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    ranks = join(Place(rank, world, rank, world), CPU, 60.0) if world > 1 else SOLO
+    found = run_cases(ranks)
+    if rank == 0:
+        torch.save(found, folder / f"{world}.pt")
+    if ranks.active:
+        leave()
+
+
+def launch(folder: Path, world: int) -> dict[str, Seen]:
+    """What rank 0 of `world` processes saw."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    shared["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "support.rank_steps", str(folder), str(world)]
+    children = [
+        subprocess.Popen([*command, str(rank)], env={**os.environ, **shared, "OMP_NUM_THREADS": "1"})
+        for rank in range(world)
+    ]
+    try:
+        assert [child.wait(timeout=120) for child in children] == [0] * world
+    finally:
+        for child in children:
+            child.kill()
+    found: dict[str, Seen] = torch.load(folder / f"{world}.pt", weights_only=False)
+    return found
+
+
+if __name__ == "__main__":
+    # Records must be pickled under the name that the tests import them by, not as those of `__main__`.
+    from support import rank_steps
+
+    rank_steps._be(int(sys.argv[3]), int(sys.argv[2]), Path(sys.argv[1]))
