@@ -16,7 +16,7 @@ from raymine.errors import RunError, TrainingError
 from raymine.experiment import loop as loop_module
 from raymine.experiment.horizon import Replay
 from raymine.experiment.observers import Event, SilentObserver, StepInfo
-from raymine.experiment.saver import Saver
+from raymine.experiment.saved.saver import Saver
 from raymine.rundir import RunDir, summarise_run
 from support.fake_training import FakeState, Options, assert_same_state, train
 

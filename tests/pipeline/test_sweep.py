@@ -166,7 +166,7 @@ def test_killed_sweep_continues_its_trial_from_the_checkpoint(no_processes: list
     run = next(t["result"]["run"] for row in killed["rows"] for t in row["trials"] if t["name"] == "trial-0000")
     attempts = json.loads(Path(run, "manifest.json").read_text())["attempts"]
     assert [attempt["from_step"] > 0 for attempt in attempts] == [False, True]
-    assert attempts[0]["command"][:4] == ["python", "-m", "raymine.cli.trial", '{"batch.samples": 256}']
+    assert attempts[0]["command"][:4] == ["python", "-m", "raymine.cli.training.trial", '{"batch.samples": 256}']
     assert main(["sweep", "s.toml", "--out", "calm"]) == 0
     calm = json.loads(Path("calm/results.json").read_text())
     assert [row["score"] for row in calm["rows"]] == [row["score"] for row in killed["rows"]]

@@ -17,11 +17,11 @@ from raymine.errors import CheckpointError
 from raymine.evaluate.quick import EvalSplit, QuickScore
 from raymine.experiment.drive import Limits
 from raymine.experiment.horizon import Replay
-from raymine.experiment.journal import Journal
 from raymine.experiment.loop import Loop, LoopSetup
-from raymine.experiment.loopstate import LoopState
 from raymine.experiment.observers import Observer, SilentObserver
 from raymine.experiment.request import RunResult
+from raymine.experiment.saved.loopstate import LoopState
+from raymine.experiment.watchers.journal import Journal
 from raymine.rundir import Environment, Manifest, RunDir
 
 SIZE = 64

@@ -32,9 +32,9 @@ from raymine.pixels import PixelConfig
 from raymine.samplers.hierarchical import HierarchicalConfig
 from raymine.samplers.proposal import ProposalConfig
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step.distributed.ranks import SOLO, Place, Ranks, join, leave
 from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
-from raymine.step.ranks import SOLO, Place, Ranks, join, leave
 from support.listening import free_port
 from support.scenes import ball_scene
 from support.step import CONFIG

@@ -27,26 +27,26 @@ from raymine.files import expanded
 from raymine.terminal import discard, guarded_streams
 
 from .bench import BENCHMARKS, Bench
-from .cache import Cache
-from .check import Check
-from .demo import Demo
 from .doctor import Doctor
-from .evaluate import Evaluate
-from .export import Export
 from .flags import flags_of, require_valid
-from .ingest import Ingest
-from .pack import Pack
-from .pipeline import Pipeline
-from .recipes import Recipes
-from .render import Render
-from .report import Report
-from .reproduce import Reproduce
-from .runs import Runs
-from .serve import Serve
-from .sweep import Sweep
-from .train import Train
-from .verify import Verify
-from .view import View
+from .inputs.cache import Cache
+from .inputs.check import Check
+from .inputs.ingest import Ingest
+from .inputs.pack import Pack
+from .inputs.recipes import Recipes
+from .results.evaluate import Evaluate
+from .results.export import Export
+from .results.render import Render
+from .results.report import Report
+from .results.reproduce import Reproduce
+from .results.runs import Runs
+from .results.serve import Serve
+from .results.verify import Verify
+from .results.view import View
+from .training.demo import Demo
+from .training.pipeline import Pipeline
+from .training.sweep import Sweep
+from .training.train import Train
 
 _DESCRIPTION = """Train radiance fields from posed photos, on any machine.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from raymine import recipes
 from raymine.config import RunConfig, allowing
 from raymine.files import JSON
-from raymine.step.ranks import Ranks
+from raymine.step.distributed.ranks import Ranks
 
 from .memory import memory_errors
 from .prepare import prepare

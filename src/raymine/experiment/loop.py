@@ -26,16 +26,16 @@ from raymine.files import JSON
 from raymine.rundir import RunDir
 
 from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
-from .guard import ImageGuard
-from .journal import Journal
-from .loopstate import LoopState, Window
 from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
-from .pose_watch import PoseWatch
 from .request import RunResult
-from .restore import name_some, restore_loop
-from .saver import Saver
+from .saved.loopstate import LoopState, Window
+from .saved.restore import name_some, restore_loop
+from .saved.saver import Saver
 from .signals import StopSignals
 from .stopwatch import Stopwatch
+from .watchers.guard import ImageGuard
+from .watchers.journal import Journal
+from .watchers.pose_watch import PoseWatch
 
 ROLLBACK_LIMIT = 3
 

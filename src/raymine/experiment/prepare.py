@@ -25,9 +25,9 @@ from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
 
 from .memory import ImagePlace, place_images
-from .pose_watch import fitting_warnings
 from .request import TrainRequest
-from .start_from import Start, find_start
+from .saved.start_from import Start, find_start
+from .watchers.pose_watch import fitting_warnings
 
 # Quick evaluations per run, outside the training clock.
 _LOOKS = 4

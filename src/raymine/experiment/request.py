@@ -35,7 +35,7 @@ class TrainRequest:
     hold_out: number of training views, evenly spread, that are not trained on. Quick evaluations then use these instead
         of test views, and only these select a best checkpoint.
     leave_out: names of training images that are not trained on (`scenes/names.py`).
-    init_from: another run, whose parameters this one starts from (`experiment/start_from.py`).
+    init_from: another run, whose parameters this one starts from (`experiment/saved/start_from.py`).
     techniques: accelerations and loss terms to add to the recipe's config (`recipes/techniques.py`).
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.

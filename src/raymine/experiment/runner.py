@@ -26,18 +26,12 @@ from raymine.rundir.manifest import utc_now
 from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
-from raymine.step.ranks import SOLO, Ranks
+from raymine.step.distributed.ranks import SOLO, Ranks
 
-from .companions import Companions
 from .drive import Limits
-from .guard import ImageGuard
-from .journal import Journal
 from .loop import Loop, LoopSetup
-from .loopstate import LoopState
-from .manifest_writer import ManifestWriter
 from .memory import memory_errors, memory_limit, require_memory
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
-from .pose_watch import PoseWatch
 from .prepare import (
     KERNELS,
     LoadProgress,
@@ -49,10 +43,16 @@ from .prepare import (
     split_training,
 )
 from .request import RunResult, TrainRequest
-from .restore import restore_loop, restore_state
+from .saved.loopstate import LoopState
+from .saved.restore import restore_loop, restore_state
+from .saved.start_from import Taken, take
 from .several import Leader, facts_of, together
-from .start_from import Taken, take
 from .stopwatch import Stopwatch
+from .watchers.companions import Companions
+from .watchers.guard import ImageGuard
+from .watchers.journal import Journal
+from .watchers.manifest_writer import ManifestWriter
+from .watchers.pose_watch import PoseWatch
 
 WarmUp = Callable[[Engine], None]
 

@@ -20,7 +20,7 @@ from raymine.engines import Engine
 from raymine.errors import ConfigError, RaymineError, option
 from raymine.files import JSON
 from raymine.step import TrainState
-from raymine.step.ranks import PeerLostError, Ranks
+from raymine.step.distributed.ranks import PeerLostError, Ranks
 
 from .prepare import Prepared
 

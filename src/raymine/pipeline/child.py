@@ -1,9 +1,9 @@
 """Run as `python -m raymine.pipeline.child PARENT raymine ARGUMENT ...` or `... PARENT own PROGRAM ARGUMENT ...`.
 
-With `trial` instead of `raymine`, the arguments are those of `raymine.cli.trial`. One stage of a pipeline, or one trial
-of a sweep. It ends when the process PARENT does, even if that was killed: otherwise it would go on to write to folders
-that a restarted pipeline uses. PARENT is a process id; or `stdin`, for a command on another host, which ends when its
-standard input does.
+With `trial` instead of `raymine`, the arguments are those of `raymine.cli.training.trial`. One stage of a pipeline, or
+one trial of a sweep. It ends when the process PARENT does, even if that was killed: otherwise it would go on to write
+to folders that a restarted pipeline uses. PARENT is a process id; or `stdin`, for a command on another host, which ends
+when its standard input does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
     sys.argv = ["raymine", *arguments]
     import importlib
 
-    module = {"raymine": "raymine.cli", "trial": "raymine.cli.trial"}[kind]
+    module = {"raymine": "raymine.cli", "trial": "raymine.cli.training.trial"}[kind]
     return int(importlib.import_module(module).main(arguments))
 
 

@@ -24,7 +24,7 @@ _LOCK = ".pipeline.lock"
 _RETRIES = 1
 _KEPT = ("run", "step", "elapsed", "held_out_psnr", "best_step", "best_held_out_psnr")
 _PRUNE = ":prune"
-"""The key of the pruning rule among the settings of a trial, as `raymine.cli.trial` expects it."""
+"""The key of the pruning rule among the settings of a trial, as `raymine.cli.training.trial` expects it."""
 
 
 @dataclass(frozen=True)

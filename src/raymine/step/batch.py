@@ -12,7 +12,7 @@ from raymine.contracts import NO_TARGETS, Rays, Targets, targets_of
 from raymine.kernels.judge.op import Wanted
 from raymine.pixels import Pixels, draw_backgrounds
 from raymine.step.data import TrainData
-from raymine.step.ranks import Slice
+from raymine.step.distributed.ranks import Slice
 from raymine.step.state import TrainState
 
 

@@ -15,11 +15,11 @@ from raymine.render import VolumeRenderer
 from raymine.step.average import Average
 from raymine.step.config import TrainConfig
 from raymine.step.data import TrainData
+from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.step.exposure import Exposure
 from raymine.step.optimiser import Optimiser
 from raymine.step.parts import TensorsPart, part_of
 from raymine.step.poses import PoseConfig, PoseRefinement
-from raymine.step.ranks import SOLO, Ranks
 from raymine.step.schedule import FadeConfig
 
 

@@ -9,9 +9,9 @@ import torch
 from raymine.contracts import Draws, PreparesStep, StepReport
 from raymine.step.batch import DrawBatch, draw_batch, next_ray_count, part_of_rays
 from raymine.step.data import TrainData
+from raymine.step.distributed.reduction import reduce_step
 from raymine.step.mined import backward
 from raymine.step.precision import field_for_occupancy, fields_for_step
-from raymine.step.reduction import reduce_step
 from raymine.step.state import TrainState
 
 

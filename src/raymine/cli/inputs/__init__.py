@@ -1,0 +1,1 @@
+"""Commands for scenes, images and recipes, before training."""

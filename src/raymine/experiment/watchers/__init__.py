@@ -1,0 +1,1 @@
+"""Observers and companions of a run: what they record, show and warn about."""

@@ -1,0 +1,62 @@
+"""`raymine export` from the command line, and `Run.export`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raymine
+from raymine.cli import main
+from raymine.cli.results.export import parse_box
+from raymine.errors import ConfigError
+from raymine.experiment import train
+from support.runs import request
+
+
+def test_export_writes_a_snapshot_and_refuses_to_replace_it(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("r"), steps=20))
+    assert main(["export", "r", "--to", "a.safetensors", "--device", "cpu", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["format"] == "snapshot"
+    assert found["files"] == ["a.safetensors"]
+    assert found["checks"]["difference"] < 1e-3
+    assert "Took " in err
+    before = Path("a.safetensors").read_bytes()
+    assert main(["export", "r", "--to", "a.safetensors"]) == 2
+    assert capsys.readouterr().err == (
+        "error: a.safetensors exists.\nGive another name, or replace it with --overwrite.\n"
+    )
+    assert Path("a.safetensors").read_bytes() == before
+    report = raymine.load("r", device="cpu").export("a.onnx")
+    assert report.checks["difference"] < 1e-3
+    with pytest.raises(ConfigError, match="`overwrite=True`"):
+        raymine.load("r", device="cpu").export("a.onnx")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "--to is missing"),
+        (["--to", "a.ply"], 2, "Say which: --format mesh, --format splats"),
+        (["--to", "a.glb", "--faces", "1"], 2, "--faces must be between"),
+        (["--to", "a.glb", "--box", "0,0,0,1,1"], 2, "--box must be six numbers"),
+        (["--to", "a.glb", "--time", "2"], 2, "--time must be in 0 to 1"),
+        (["--to", "a.glb"], 4, "has no checkpoint yet"),
+    ],
+)
+def test_wrong_requests_are_told_in_a_sentence(
+    arguments: list[str], code: int, words: str, scene: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(request(scene, Path("r"), steps=1))
+    for file in Path("r", "checkpoints").iterdir():
+        file.unlink()
+    assert main(["export", "r", *arguments]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_parse_box() -> None:
+    assert parse_box("-1,0,0,1,2,3.5") == (-1.0, 0.0, 0.0, 1.0, 2.0, 3.5)
+    assert parse_box(None) is None

@@ -1,0 +1,96 @@
+"""`raymine reproduce`: equal bits on a CPU, and names for what differs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raymine.cli import main
+from raymine.experiment import train
+from raymine.experiment.finished.reproduce import compare_results, reproduction_request
+from raymine.rundir import RunDir
+from support.disc_scene import write_scene
+from support.runs import StopAt, request
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return write_scene(tmp_path / "scene")
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
+    capsys.readouterr()
+    code = main(["reproduce", *arguments])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out.startswith("{") else out, err
+
+
+def test_run_on_a_cpu_is_reproduced_bit_for_bit(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("runs/first"), steps=20, hold_out=1))
+    code, found, err = called(capsys, "first", "--json")
+    assert code == 0, err
+    assert (found["verdict"], found["origins"], found["tensors"]) == ("equal", [], [])
+    assert "Reproduced: all" in err
+    again = RunDir.open(Path(found["rerun"])).read_manifest()
+    assert (again.recipe, again.seed, again.step) == (RunDir.open(Path("runs/first")).read_manifest().recipe, 0, 20)
+    assert again.held_out_psnr == RunDir.open(Path("runs/first")).read_manifest().held_out_psnr
+
+
+def test_stopped_and_time_limited_runs_are_reproduced(scene: Path) -> None:
+    train(request(scene, Path("runs/stopped"), steps=40), observer=StopAt(16))
+    train(replace(request(scene, Path("runs/timed")), steps=None, max_seconds=0.3))
+    for name in ("stopped", "timed"):
+        rerun = train(reproduction_request(Path("runs") / name)).run
+        assert compare_results(Path("runs") / name, rerun).verdict == "equal", name
+
+
+def test_changed_image_is_named_before_anything_is_trained(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("runs/first"), steps=8))
+    picture = scene / "train/r_90.png"
+    pixels = np.asarray(Image.open(picture)).copy()
+    pixels[3:5, 3:5, :3] = 255
+    Image.fromarray(pixels).save(picture)
+    code, _, err = called(capsys, "first")
+    assert code == 4
+    assert "its input has changed: the image train/r_90.png." in err
+    code, found, err = called(capsys, "first", "--anyway", "--json")
+    assert code == 1
+    assert {each["what"] for each in found["origins"]} == {"images (digest)", "image train/r_90.png"}
+    assert found["first_step"] is not None or found["tensors"]
+    assert "What differs: images (digest), image train/r_90.png" in err
+
+
+def test_other_seed_and_package_are_named(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("runs/first"), steps=8))
+    train(request(scene, Path("runs/second"), steps=8, seed=3))
+    code, found, err = called(capsys, "first", "--against", "runs/second", "--json")
+    assert code == 1
+    assert [each["what"] for each in found["origins"]] == ["seed"]
+    assert "What differs: seed." in err
+    path = Path("runs/second/manifest.json")
+    stored = json.loads(path.read_text())
+    stored["attempts"][-1]["environment"]["packages"]["numpy"] = "1.0"
+    path.write_text(json.dumps(stored))
+    code, out, err = called(capsys, "first", "--against", "runs/second")
+    assert code == 1
+    assert "package numpy" in out
+    assert "What differs: package numpy, seed." in err
+
+
+def test_run_that_never_trained_and_wrong_names_are_refused(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "nothing")[0] == 4
+    train(request(scene, Path("runs/first"), steps=8))
+    for file in Path("runs/first/checkpoints").iterdir():
+        file.unlink()
+    code, _, err = called(capsys, "first")
+    assert code == 4
+    assert "no checkpoint" in err
+    assert called(capsys, "first", "--tolerance", "-1")[0] == 2

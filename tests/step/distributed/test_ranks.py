@@ -1,0 +1,52 @@
+"""Several processes that share the rays of each step, against one process with all of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raymine.step.distributed.ranks import SOLO, Place, Ranks
+from support.rank_steps import CASES, Seen, launch
+
+
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Seen], dict[str, Seen]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    return launch(folder, 1), launch(folder, 2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_gradients_of_two_ranks_sum_to_those_of_one(
+    case: str, one_and_two: tuple[dict[str, Seen], dict[str, Seen]]
+) -> None:
+    one, two = (seen[case].gradients for seen in one_and_two)
+    assert one.keys() == two.keys()
+    for name, gradient in one.items():
+        largest = float(gradient.abs().max())
+        torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-5 * max(largest, 1e-8), msg=name)
+
+
+def test_losses_of_two_ranks_are_those_of_one_over_50_steps(
+    one_and_two: tuple[dict[str, Seen], dict[str, Seen]],
+) -> None:
+    one, two = (seen["none"].reports for seen in one_and_two)
+    assert len(one) == 50
+    for step, (alone, both) in enumerate(zip(one, two, strict=True)):
+        assert both.loss == pytest.approx(alone.loss, rel=1e-3), step
+        assert both.rays == alone.rays, step
+
+
+@pytest.mark.parametrize("case", ["hard", "multinomial", "poisson", "topk"])
+def test_two_ranks_choose_the_samples_of_one_at_step_1(
+    case: str, one_and_two: tuple[dict[str, Seen], dict[str, Seen]]
+) -> None:
+    one, two = (seen[case].chosen for seen in one_and_two)
+    assert len(one) > 0
+    assert torch.equal(one.sort().values, two.sort().values)
+
+
+def test_slices_of_all_ranks_cover_every_ray_once() -> None:
+    for rays in (3, 7, 64):
+        slices = [Ranks(Place(rank, 3, rank, 3)).slice_of(rays) for rank in range(3)]
+        assert [ray for part in slices for ray in range(part.start, part.stop)] == list(range(rays))
+    assert SOLO.slice_of(5).whole
