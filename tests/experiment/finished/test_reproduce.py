@@ -14,9 +14,14 @@ from PIL import Image
 from raymine.cli import main
 from raymine.experiment import train
 from raymine.experiment.finished.reproduce import compare_results, reproduction_request
+from raymine.recipes.registry import RECIPES
 from raymine.rundir import RunDir
 from support.disc_scene import write_scene
+from support.moving_scene import write_moving_scene
 from support.runs import StopAt, request
+
+SOONER = {"voxels": {"field.grow_at": (2, 4)}}
+"""Settings under which a run of few steps does what a long one does later on."""
 
 
 @pytest.fixture
@@ -50,6 +55,17 @@ def test_stopped_and_time_limited_runs_are_reproduced(scene: Path) -> None:
     for name in ("stopped", "timed"):
         rerun = train(reproduction_request(Path("runs") / name)).run
         assert compare_results(Path("runs") / name, rerun).verdict == "equal", name
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_reproduced_bit_for_bit_on_a_cpu(recipe: str, scene: Path, tmp_path: Path) -> None:
+    if recipe == "dynamic":
+        scene = write_moving_scene(tmp_path / "moving")
+    overrides = {"batch.samples": 2048, **SOONER.get(recipe, {})}
+    train(request(scene, Path("runs/first"), steps=6, recipe=recipe, overrides=overrides, evaluate_views=0))
+    rerun = train(reproduction_request(Path("runs/first"))).run
+    found = compare_results(Path("runs/first"), rerun)
+    assert (found.verdict, found.origins) == ("equal", ())
 
 
 def test_changed_image_is_named_before_anything_is_trained(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
