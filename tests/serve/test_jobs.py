@@ -76,6 +76,7 @@ def test_time_limit_ends_a_picture_and_a_wait() -> None:
     def draw(request: ViewRequest, unwanted: Callable[[], bool]) -> np.ndarray:
         while not unwanted():
             time.sleep(0.01)
+        time.sleep(1.0)  # A piece that takes longer than the second request waits.
         raise Abandoned
 
     queue = RenderQueue(draw, 10, 0.2)

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raymine import recipes
-from raymine.cli import main, narrate
+from raymine.cli import main
+from raymine.cli.training import narrate
 from raymine.config import replace_fields
 from raymine.contracts import Draws, Rays, StepReport
 from raymine.engines import problem_with

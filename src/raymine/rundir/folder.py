@@ -76,7 +76,8 @@ class RunDir:
         """Open and lock a run folder; `RunError` if another process uses it. Temporary files are removed."""
         RunDir.open(path)
         run = RunDir(path, RunLock.acquire(path / LOCK))
-        remove_stale_temps(path)
+        for folder in (path, run.checkpoints):
+            remove_stale_temps(folder)
         return run
 
     def read_config_json(self) -> JSON:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raymine.cli import demo, main
+from raymine.cli import main
+from raymine.cli.training import demo
 from raymine.cli.training.demo import next_free, orbit_views
 from raymine.evaluate import Evaluation, ViewScore
 from raymine.experiment.watchers import progress

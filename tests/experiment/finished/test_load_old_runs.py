@@ -22,7 +22,7 @@ from raymine.scenes.builtin import builtin_scene
 from raymine.step import TrainConfig
 from support.runs import rewrite_checkpoint
 
-OLD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config" / "schema_1.json").read_text())
+OLD: dict[str, Any] = json.loads((Path(__file__).parents[2] / "config" / "schema_1.json").read_text())
 OLD_DIGEST = "7d98c1ca4ee4f0e8eb57c5f70c36c537e9ac066b688ed83d56fb849d4d677022"
 
 

@@ -19,6 +19,7 @@ from raymine.rundir import RunDir
 from support.disc_scene import write_scene
 from support.moving_scene import write_moving_scene
 from support.runs import StopAt, request
+from support.scene_writers import ring, write_llff
 
 SOONER = {"voxels": {"field.grow_at": (2, 4)}}
 """Settings under which a run of few steps does what a long one does later on."""
@@ -61,6 +62,8 @@ def test_stopped_and_time_limited_runs_are_reproduced(scene: Path) -> None:
 def test_every_recipe_is_reproduced_bit_for_bit_on_a_cpu(recipe: str, scene: Path, tmp_path: Path) -> None:
     if recipe == "dynamic":
         scene = write_moving_scene(tmp_path / "moving")
+    elif recipe == "unbounded":
+        scene = write_llff(ring(), tmp_path / "llff")
     overrides = {"batch.samples": 2048, **SOONER.get(recipe, {})}
     train(request(scene, Path("runs/first"), steps=6, recipe=recipe, overrides=overrides, evaluate_views=0))
     rerun = train(reproduction_request(Path("runs/first"))).run
