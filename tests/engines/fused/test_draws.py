@@ -201,8 +201,8 @@ def test_select_sums_counts_over_many_blocks(n: int) -> None:
     n_samples.fill_(n)
     for write in (False, True):
         select[(128,)](
-            size, n_samples, first, control, index, index, counts, chosen, index, weight, WRITE=write, STREAM=0, HARD=False,
-            UNBIASED=False, EVERY=False, BLOCK=16,
+            size, n_samples, first, control, index, index, counts, chosen, index, weight, WRITE=write, STREAM=0,
+            HARD=False, UNBIASED=False, EVERY=False, BLOCK=16,
         )  # fmt: skip
     expected = size[:n].nonzero()[:, 0].int()
     assert int(chosen) == len(expected)

@@ -283,8 +283,9 @@ class GraphTrainer(ABC):
         found = self.ranks.judged(self.buffers, self.sums)
         self._first = found.first
         budget[(1,)](
-            found.sums, found.programs, found.n_samples, self.tau, self.control, self.found, miner.rate if miner else 0.0,
-            hard.low, hard.high, SUMS=power_of_two(self._programs), HARD=miner is not None, num_warps=32,
+            found.sums, found.programs, found.n_samples, self.tau, self.control, self.found,
+            miner.rate if miner else 0.0, hard.low, hard.high, SUMS=power_of_two(self._programs),
+            HARD=miner is not None, num_warps=32,
         )  # fmt: skip
 
     def select(self) -> None:
@@ -295,8 +296,8 @@ class GraphTrainer(ABC):
         blocks = b.capacity // _BLOCK
         for write in (False, True):
             select[(blocks,)](
-                b.size, b.n_samples, self._first, self.control, self.seed, self.step, b.block_count, b.n_chosen, b.index,
-                b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
+                b.size, b.n_samples, self._first, self.control, self.seed, self.step, b.block_count, b.n_chosen,
+                b.index, b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
                 UNBIASED=mining.policy == "hard" and mining.hard.reweight == "unbiased",
                 EVERY=mining.policy == "none", BLOCK=_BLOCK,
             )  # fmt: skip

@@ -25,7 +25,7 @@ _SUMS = 8
 
 
 class Judged(NamedTuple):
-    """What `judge` found. sums [programs, 8]; programs; n_samples [1] int32; first [1] int32: see `select.gpu.select`."""
+    """What `judge` found: sums [programs, 8], and n_samples [1] int32. first [1] int32: see `select.gpu.select`."""
 
     sums: Tensor
     programs: int

@@ -23,8 +23,10 @@ def select(
     """Poisson sampling: take each sample with probability min(1, control[0] * size); control[0] is b / sum of sizes.
 
     HARD=False takes every sample of positive size instead, and EVERY takes all samples. UNBIASED: the weight of a
-    sample is 1 / probability, otherwise 1. first [1]: the draw for sample i goes by first + i. WRITE=False counts the taken samples of each block into counts [blocks].
-    WRITE=True adds up the counts of the blocks before each, and writes index, weight [b] and chosen [1] = b.
+    sample is 1 / probability, otherwise 1. first [1]: the draw for sample i goes by first + i.
+
+    WRITE=False counts the taken samples of each block into counts [blocks]. WRITE=True adds up the counts of the blocks
+    before each, and writes index, weight [b] and chosen [1] = b.
     """
     n = tl.load(n_samples)
     block = tl.program_id(0)
