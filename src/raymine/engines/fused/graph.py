@@ -255,7 +255,7 @@ class GraphTrainer(ABC):
         self.draw()
         march_rays(self.buffers, self.grid, self.n_rays)
         self.ask_field()
-        self.judge()
+        self.judge_samples()
 
     def learn(self) -> None:
         """The second pass: gradients of the parameters from the chosen samples."""
@@ -269,6 +269,11 @@ class GraphTrainer(ABC):
         self.ranks.keep_own_rays(b, self.n_rays)
 
     def judge(self) -> None:
+        """Gradients of the samples, and the budget of a step of one process."""
+        self.judge_samples()
+        self.set_budget()
+
+    def judge_samples(self) -> None:
         b, config, loss = self.buffers, self.state.config, self._loss
         judge[(self._programs,)](
             b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, loss.colour.threshold,
