@@ -173,17 +173,17 @@ def _be(rank: int, world: int, folder: Path) -> None:
         leave()
 
 
-def launch(folder: Path, world: int) -> dict[str, Seen]:
-    """What rank 0 of `world` processes saw."""
+def launch(folder: Path, world: int, program: str = "support.rank_steps") -> dict[str, Seen]:
+    """What rank 0 of `world` processes saw. program: takes FOLDER, WORLD and RANK, as this one does."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
     shared["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "support.rank_steps", str(folder), str(world)]
+    command = [sys.executable, "-m", program, str(folder), str(world)]
     children = [
         subprocess.Popen([*command, str(rank)], env={**os.environ, **shared, "OMP_NUM_THREADS": "1"})
         for rank in range(world)
     ]
     try:
-        assert [child.wait(timeout=120) for child in children] == [0] * world
+        assert [child.wait(timeout=280) for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()

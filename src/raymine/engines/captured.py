@@ -89,7 +89,7 @@ class CapturedTrainer(GraphTrainer):
         elif _SPARE**2 * share * capacity < places:
             self._places = self._rounded(max(_SPARE * share * capacity, 8 * _BLOCK))
         if self._places != places:
-            self._graphs.pop("step", None)
+            self._drop_step()
         return [replace(report, trained=min(report.trained, places)) for report in reports]
 
     def _replay(self, name: str, work: Callable[[], None]) -> None:
@@ -160,6 +160,9 @@ class CapturedTrainer(GraphTrainer):
         if value is not None:
             # The optimiser multiplies all gradients by control[1], one over the weight of the rays, and unscales them.
             (value * (self.scale / self.control[1])).backward()
+
+    def add_up(self) -> None:
+        """Nothing to do: one process trains the state (`engines.choice`)."""
 
     @torch.no_grad()
     def update(self) -> None:

@@ -9,7 +9,7 @@ from raymine.engines.phased import PhasedEngine, phases_of
 from raymine.engines.plain import PlainEngine
 from raymine.kernels.dispatch import triton_problem
 from raymine.samplers import OccupancyConfig
-from raymine.step import TrainData, TrainState
+from raymine.step import TrainConfig, TrainData, TrainState
 from raymine.step.objective import closed_form
 
 
@@ -23,9 +23,8 @@ def engine_for(state: TrainState, data: TrainData) -> Engine:
 
 def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
     problem = problem_with(state.config, state.device.type, training=True)
-    if state.ranks.active:
-        several = "several processes train the run, and their gradients are summed in the plain step"
-        return PlainEngine(state, data, several)
+    if state.ranks.active and not problem:
+        problem = ranks_problem(state.config)
     if not problem and fading:
         problem = "levels of the field fade in, and the fused kernels know no weights of levels"
     if not problem:
@@ -35,12 +34,21 @@ def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
             return FusedEngine(state, data)
         except NoRoomError as error:
             problem = str(error)
-    if not capture_problem(state):
+    if not state.ranks.active and not capture_problem(state):
         from raymine.engines.captured import CapturedEngine, worth_capturing
 
         if worth_capturing(state.config) or state.config.engine == "captured":
             return CapturedEngine(state, data, problem)
     return PlainEngine(state, data, problem)
+
+
+def ranks_problem(config: TrainConfig) -> str:
+    """Why several processes cannot train a model with the fused step, or an empty string."""
+    if config.engine != "fused":
+        return "several processes train the run, and the fused step was not asked for (`engine` is not `fused`)"
+    if config.mining.policy == "hard" and config.mining.hard.draw != "poisson":
+        return f"several processes train the run, and the draw {config.mining.hard.draw} needs the samples of all"
+    return ""
 
 
 def capture_problem(state: TrainState) -> str:

@@ -21,7 +21,7 @@ from raymine.step.schedule import FadeConfig, ProgressiveConfig
 
 Amp = Literal["auto", "fp32", "fp16", "bf16"]
 Background = Literal["random", "scene"]
-EngineWish = Literal["auto", "captured", "plain"]
+EngineWish = Literal["auto", "fused", "captured", "plain"]
 MOST_LEVELS = 12
 """Nested boxes: the largest is 2,048 times the inner one."""
 
@@ -52,7 +52,8 @@ class TrainConfig:
     background: the colour behind transparent pixels in training. `random`: a random colour per ray, so that the field
         cannot model the background as part of the scene. `scene`: the background colour of the scene.
     engine: `auto` uses the fused kernels if they support this model, else plain torch in a CUDA graph where shapes are
-        fixed. `captured` never uses fused kernels; `plain` uses no graph either.
+        fixed. `fused` does so where several processes train the run too, which `auto` leaves to plain torch.
+        `captured` never uses fused kernels; `plain` uses no graph either.
     deterministic: make runs on CUDA repeat bit for bit, at a cost (docs/kernels/train.md); runs on a CPU always do.
     amp: the dtype of the networks' matrix products. Parameters, moments, the encoding and rendering are always float32.
         `auto`: float16 in the fused step, float32 in the plain one.

@@ -197,11 +197,12 @@ def test_select_sums_counts_over_many_blocks(n: int) -> None:
         torch.full((k,), 1 << 30, dtype=torch.int32, device=DEVICE) for k in (1, 128, 1, 2048)
     )
     weight, control = torch.full((2048,), float("nan"), device=DEVICE), torch.zeros(2, device=DEVICE)
+    first = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     n_samples.fill_(n)
     for write in (False, True):
         select[(128,)](
-            size, n_samples, control, index, index, counts, chosen, index, weight, WRITE=write, STREAM=0, HARD=False,
-            UNBIASED=False, EVERY=False, BLOCK=16,
+            size, n_samples, first, control, index, index, counts, chosen, index, weight, WRITE=write, STREAM=0,
+            HARD=False, UNBIASED=False, EVERY=False, BLOCK=16,
         )  # fmt: skip
     expected = size[:n].nonzero()[:, 0].int()
     assert int(chosen) == len(expected)

@@ -251,6 +251,7 @@ def test_update_matches_adam_reference(beta1: float, level_decay: float) -> None
         adam_reference.update(p, grad, m, v, rates, sparse=name == "table")
         expected[name] = (p, v)
     before = state.field.table.detach().clone()
+    trainer.add_up()
     trainer.update()
     assert float(trainer.rows[3, 7]) == pytest.approx(rate, rel=1e-5)
     assert int(trainer.step) == int(trainer.updates) == 4

@@ -22,6 +22,7 @@ from raymine.engines.fused.buffers import ROOM, TrainBuffers
 from raymine.engines.fused.draws import Course, choose_samples
 from raymine.engines.fused.grid import DeviceGrid
 from raymine.engines.fused.model import judged_loss_of, occupancy_of
+from raymine.engines.fused.ranks import DeviceRanks
 from raymine.engines.fused.rays import DeviceRays
 from raymine.engines.fused.stages import march_rays
 from raymine.kernels._triton import power_of_two, programs
@@ -56,7 +57,7 @@ class GraphTrainer(ABC):
         self.sampler, self._loss = occupancy_of(state), judged_loss_of(state)
         device = state.device
         self._programs = programs(device, 32)
-        self.rays = DeviceRays(state, data)
+        self.rays, self.ranks = DeviceRays(state, data), DeviceRanks(state.ranks, device)
         self.seed = self.rays.seed
         # What the host reads lies together, and is read at once.
         self.told = torch.zeros(RING * ROW + 2, device=device)
@@ -83,6 +84,10 @@ class GraphTrainer(ABC):
         """Gradients of the parameters from those of the chosen samples."""
 
     @abstractmethod
+    def add_up(self) -> None:
+        """Sum the gradients over the ranks of the run."""
+
+    @abstractmethod
     def update(self) -> None:
         """Conclude the step and update the parameters."""
 
@@ -95,7 +100,7 @@ class GraphTrainer(ABC):
         """Take the parameters of the state as they are now."""
 
     def _room(self) -> int:
-        return _whole_blocks(self.room * self.state.config.batch.samples)
+        return _whole_blocks(self.room * self.state.config.batch.samples / self.state.ranks.world)
 
     @torch.no_grad()
     def reload(self) -> None:
@@ -139,7 +144,7 @@ class GraphTrainer(ABC):
             if self.sampler.due(now):
                 self._update_grid(now)
             self.rays.prepare(now)
-            self._replay("step", self.run_stages)
+            self._take_step()
             if state.average is not None:
                 state.average.follow(state.module, now + 1)
         state.step = first + min(steps, RING)
@@ -178,7 +183,7 @@ class GraphTrainer(ABC):
         """More room, since rays were lost for want of it."""
         capacity = _whole_blocks(self.buffers.capacity * ROOM)
         _log.info("There is now room for %d samples.", capacity)
-        self._graphs.pop("step", None)
+        self._drop_step()
         self.buffers = TrainBuffers(self.buffers.max_rays, capacity, self.state.device)
 
     def _update_grid(self, step: int) -> None:
@@ -186,6 +191,21 @@ class GraphTrainer(ABC):
         everything = not sampler.swept or step < sampler.config.full_steps
         self.update_cells(step, everything)
         sampler.changed()
+
+    def _take_step(self) -> None:
+        if self.ranks.in_graph:
+            self._replay("step", self.run_stages)
+            return
+        for name, work, sends in self._stages():
+            if sends:
+                work()
+            else:
+                self._replay(name, work)
+
+    def _drop_step(self) -> None:
+        """Capture the step anew when it is taken next."""
+        for name in ("step", *(name for name, _, _ in self._stages())):
+            self._graphs.pop(name, None)
 
     def _replay(self, name: str, work: Callable[[], None]) -> None:
         """Run `work`, as a graph from the second time on: the first compiles what must be compiled."""
@@ -217,19 +237,43 @@ class GraphTrainer(ABC):
 
     def run_stages(self) -> None:
         """One step, stage by stage."""
+        for _, work, _ in self._stages():
+            work()
+
+    def _stages(self) -> tuple[tuple[str, Callable[[], None], bool], ...]:
+        """The stages of a step in order: name, what it does, and whether it sends something to other ranks."""
+        return (
+            ("look", self.look, False),
+            ("gather", lambda: self.ranks.gather(self.buffers, self.sums), True),
+            ("learn", self.learn, False),
+            ("add up", self.add_up, True),
+            ("update", self.update, False),
+        )
+
+    def look(self) -> None:
+        """The first pass: which samples there are, and the gradients of the loss to their pre-activations."""
         self.draw()
         march_rays(self.buffers, self.grid, self.n_rays)
         self.ask_field()
-        self.judge()
+        self.judge_samples()
+
+    def learn(self) -> None:
+        """The second pass: gradients of the parameters from the chosen samples."""
+        self.set_budget()
         self.select()
         self.train()
-        self.update()
 
     def draw(self) -> None:
         b = self.buffers
         self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter)
+        self.ranks.keep_own_rays(b, self.n_rays)
 
     def judge(self) -> None:
+        """Gradients of the samples, and the budget of a step of one process."""
+        self.judge_samples()
+        self.set_budget()
+
+    def judge_samples(self) -> None:
         b, config, loss = self.buffers, self.state.config, self._loss
         judge[(self._programs,)](
             b.raw, b.t_start, b.t_end, b.first, b.seen, b.count, b.wanted, self.n_rays, loss.colour.threshold,
@@ -237,10 +281,16 @@ class GraphTrainer(ABC):
             b.size, PRUNE=config.mining.policy == "prune", ALL=config.mining.policy == "none", PER_RAY=False,
             SPREAD=loss.distortion > 0, FADE=config.near_fade > 0, CHUNK=32, num_warps=1,
         )  # fmt: skip
-        hard, miner = config.mining.hard, self.state.miner
+
+    def set_budget(self) -> None:
+        """The number of samples to choose, and the sums that the step reports."""
+        hard, miner = self.state.config.mining.hard, self.state.miner
+        found = self.ranks.judged(self.buffers, self.sums)
+        self._first = found.first
         budget[(1,)](
-            self.sums, self._programs, b.n_samples, self.tau, self.control, self.found, miner.rate if miner else 0.0,
-            hard.low, hard.high, SUMS=power_of_two(self._programs), HARD=miner is not None, num_warps=32,
+            found.sums, found.programs, found.n_samples, self.tau, self.control, self.found,
+            miner.rate if miner else 0.0, hard.low, hard.high, SUMS=power_of_two(self._programs),
+            HARD=miner is not None, num_warps=32,
         )  # fmt: skip
 
     def select(self) -> None:
@@ -251,8 +301,8 @@ class GraphTrainer(ABC):
         blocks = b.capacity // _BLOCK
         for write in (False, True):
             select[(blocks,)](
-                b.size, b.n_samples, self.control, self.seed, self.step, b.block_count, b.n_chosen, b.index,
-                b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
+                b.size, b.n_samples, self._first, self.control, self.seed, self.step, b.block_count, b.n_chosen,
+                b.index, b.weight, WRITE=write, STREAM=int(Stream.MINING), HARD=mining.policy == "hard",
                 UNBIASED=mining.policy == "hard" and mining.hard.reweight == "unbiased",
                 EVERY=mining.policy == "none", BLOCK=_BLOCK,
             )  # fmt: skip

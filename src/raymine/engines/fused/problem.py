@@ -41,7 +41,7 @@ def _training_problem(config: TrainConfig) -> str:
         return "the fused kernels have no gradients for poses, which are refined"
     if config.exposure is not None:
         return "the fused kernels know no exposure of images"
-    if config.engine != "auto":
+    if config.engine not in ("auto", "fused"):
         return f"the {config.engine} step was asked for"
     if judged_loss(config.loss) is None or any(term.reads == "parameters" for term in config.loss):
         others = [type(term).__name__ for term in config.loss if not isinstance(term, ColourLoss | DistortionLoss)]

@@ -25,6 +25,10 @@ def stage_times(trainer: FusedTrainer) -> dict[str, float]:
         b.queue.zero_()
         ask_field(b, trainer.model, stop)
 
+    def update() -> None:
+        trainer.add_up()
+        trainer.update()
+
     stages: dict[str, Callable[[], None]] = {
         "draw": trainer.draw,
         "march": lambda: march_rays(b, trainer.grid, trainer.n_rays),
@@ -32,7 +36,7 @@ def stage_times(trainer: FusedTrainer) -> dict[str, float]:
         "judge": trainer.judge,
         "select": trainer.select,
         "train": trainer.train,
-        "adam": trainer.update,
+        "adam": update,
         "grid, all cells": lambda: trainer.grid.update(trainer.model, True),
         "grid, some cells": lambda: trainer.grid.update(trainer.model, False),
     }

@@ -102,15 +102,19 @@ class FusedTrainer(GraphTrainer):
             f"the fused step of this model needs {needed >> 10} KB of shared memory, and this GPU has {room >> 10} KB"
         )
 
-    def update(self) -> None:
-        b, state, n = self.buffers, self.state, self.model.shape.weights
-        c, batch, table = state.config.optimiser, state.config.batch, self.field.table
+    def add_up(self) -> None:
+        n = self.model.shape.weights
         add_up[(triton.cdiv(n, 64),)](
             self.parts, self.parts.shape[0], n, self.weight_grad, ROWS=128, BLOCK=64, num_warps=8
         )
+        self.ranks.add_up(self.buffers, self.weight_grad, self.table_grad)
+
+    def update(self) -> None:
+        state, n, counts = self.state, self.model.shape.weights, self.ranks.counts(self.buffers)
+        c, batch, table = state.config.optimiser, state.config.batch, self.field.table
         conclude[(1,)](
-            self.weight_grad, n, self.schedule, self.control, self.found, self.n_rays, b.n_marched, b.n_chosen,
-            b.n_lost, self.step, self.updates, self.rates, self.table_rates, self.rows, RING, batch.samples,
+            self.weight_grad, n, self.schedule, self.control, self.found, self.n_rays, *counts,
+            self.step, self.updates, self.rates, self.table_rates, self.rows, RING, batch.samples,
             batch.min_rays, batch.max_rays, BLOCK=1 << 14, num_warps=16,
         )  # fmt: skip
         adam[(triton.cdiv(n, 256),)](

@@ -16,15 +16,17 @@ from raymine.kernels.philox.gpu import uniform
 
 @triton.jit
 def select(
-    size, n_samples, control, seed, step, counts, chosen, index, weight,
+    size, n_samples, first, control, seed, step, counts, chosen, index, weight,
     WRITE: tl.constexpr, STREAM: tl.constexpr, HARD: tl.constexpr, UNBIASED: tl.constexpr, EVERY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Poisson sampling: take each sample with probability min(1, control[0] * size); control[0] is b / sum of sizes.
 
     HARD=False takes every sample of positive size instead, and EVERY takes all samples. UNBIASED: the weight of a
-    sample is 1 / probability, otherwise 1. WRITE=False counts the taken samples of each block into counts [blocks].
-    WRITE=True adds up the counts of the blocks before each, and writes index, weight [b] and chosen [1] = b.
+    sample is 1 / probability, otherwise 1. first [1]: the draw for sample i goes by first + i.
+
+    WRITE=False counts the taken samples of each block into counts [blocks]. WRITE=True adds up the counts of the blocks
+    before each, and writes index, weight [b] and chosen [1] = b.
     """
     n = tl.load(n_samples)
     block = tl.program_id(0)
@@ -40,7 +42,7 @@ def select(
         chance = value * 0 + 1.0
     elif HARD:
         chance = tl.minimum(value * tl.load(control), 1.0)
-        number = uniform(tl.load(seed), tl.load(seed + 1), tl.load(step), STREAM, i)
+        number = uniform(tl.load(seed), tl.load(seed + 1), tl.load(step), STREAM, tl.load(first) + i)
         taken = live & (number < chance)
     else:
         taken = live & (value > 0)

@@ -92,10 +92,19 @@ class Ranks:
         """The sum over all ranks, of any shape. Without a graph."""
         if not self.active:
             return values
-        sent = self._sent(values.clone())
+        total = values.clone()
+        self.add_up(total)
+        return total
+
+    def add_up(self, values: Tensor) -> None:
+        """Replace values of any shape by their sum over all ranks. With NCCL it can be part of a CUDA graph."""
+        if not self.active:
+            return
+        sent = self._sent(values)
         with self._answering():
             dist.all_reduce(sent, group=self._data)
-        return sent.to(values.device)
+        if sent is not values:
+            values.copy_(sent)
 
     def rows(self, values: Tensor) -> tuple[Tensor, int]:
         """The rows of all ranks in order, and the index of the first own one. Counts of rows may differ."""
