@@ -26,6 +26,7 @@ from raymine.rundir.manifest import utc_now
 from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
+from raymine.step.distributed.meeting import Notes
 from raymine.step.distributed.ranks import SOLO, Ranks
 
 from .drive import Limits
@@ -110,6 +111,7 @@ def train(
         work, _ = together(ranks, ready, lambda work: {"images": work.bank.digest})
         with Leader(ranks, work.state, work.engine) as leader:
             run = opened[0] if opened is not None else stack.enter_context(_create(request, work))
+            ranks.notes.write(Notes.RUN, str(run.path))
             result = _train_in(run, work, request, observer, told, watch, leader)
             leader.exit_code = result.exit_code
         return result

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -19,20 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raymine.errors import TrainingError
+from raymine.errors import ConfigError, TrainingError, option
+
+from .meeting import Notes, Place, await_master, name_attempt
 
 
 class PeerLostError(TrainingError):
     """Another process of the run has ended or does not answer."""
 
-
-class Place(NamedTuple):
-    """Where a process stands: its rank among `world` processes, and among the `local_world` ones of its machine."""
-
-    rank: int
-    world: int
-    local_rank: int
-    local_world: int
+    exit_code = 8
 
 
 _ALONE = Place(0, 1, 0, 1)
@@ -54,25 +50,32 @@ class Slice(NamedTuple):
         return len(self) == self.total
 
 
+class Groups(NamedTuple):
+    """The processes of a run as torch.distributed knows them.
+
+    setup: a gloo group that waits long. control: a gloo group for numbers on the host. data: the group for tensors, of
+    NCCL or gloo; gloo is given copies on the host.
+    """
+
+    setup: dist.ProcessGroup
+    control: dist.ProcessGroup
+    data: dist.ProcessGroup
+
+
 class Ranks:
     """The processes of one run. `active`: whether there are others, or collectives are used all the same.
 
-    control: a gloo group for numbers on the host. data: the group for tensors, of NCCL or gloo; gloo is given copies on
-    the host. timeout: seconds after which a peer that does not answer counts as lost.
+    timeout: seconds after which a peer that does not answer counts as lost. notes: what outlives these processes.
     """
 
     def __init__(
-        self,
-        place: Place = _ALONE,
-        control: dist.ProcessGroup | None = None,
-        data: dist.ProcessGroup | None = None,
-        timeout: float = 0.0,
+        self, place: Place = _ALONE, groups: Groups | None = None, timeout: float = 0.0, notes: Notes | None = None
     ) -> None:
         self.rank, self.world = place.rank, place.world
-        self.place, self.timeout = place, timeout
-        self._control, self._data = control, data
-        self.active = control is not None
-        self._on_host = data is None or dist.get_backend(data) == "gloo"
+        self.place, self.timeout, self.notes = place, timeout, notes or Notes()
+        self._setup, self._control, self._data = groups or (None, None, None)
+        self.active = groups is not None
+        self._on_host = groups is None or dist.get_backend(groups.data) == "gloo"
 
     @property
     def leads(self) -> bool:
@@ -150,8 +153,13 @@ class Ranks:
         """An object of every rank that can be pickled, by rank. Waits long: ranks need not be equally quick."""
         found: list[Any] = [None] * self.world
         with self._answering():
-            dist.all_gather_object(found, own)
+            dist.all_gather_object(found, own, group=self._setup)
         return found
+
+    def outlast_leader(self) -> None:
+        """Wait until rank 0 has ended. A launcher that sees another rank fail first would cut its last words off."""
+        with contextlib.suppress(PeerLostError):
+            self.broadcast_numbers([0])
 
     def _rows(self, values: Tensor, counts: Sequence[int]) -> Tensor:
         most = max(counts)
@@ -175,11 +183,11 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            first = (str(error).strip().splitlines() or ["no detail given"])[0]
             raise PeerLostError(
                 f"Another process of this run has ended, or did not answer within {self.timeout:g} s (rank {self.rank} "
-                f"of {self.world} waited for it: {first[:200]}).",
-                hint="The last checkpoint is intact; the run can be resumed, with any number of processes.",
+                f"of {self.world} waited for it: {_first_line(error)}).",
+                hint=f"Its last checkpoint is intact. Continue it with {option('resume', True)}, with any number of "
+                "processes.",
             ) from error
 
 
@@ -190,22 +198,62 @@ SETUP_SECONDS = 1800.0
 """How long ranks wait for each other while scenes are read and kernels are compiled: some need longer than others."""
 
 
+JOIN_SECONDS = 120.0
+"""How long ranks wait for each other to start, at least: a busy machine takes long to import torch."""
+
+
 def join(place: Place, device: torch.device, timeout: float) -> Ranks:
     """Join the processes that the environment names (MASTER_ADDR, MASTER_PORT), as torchrun sets it.
 
     Tensors go by NCCL where every rank has a GPU of its own, else by gloo: NCCL refuses two ranks on one GPU.
+    `ConfigError` if the others are not there.
     """
-    dist.init_process_group("gloo", rank=place.rank, world_size=place.world, timeout=timedelta(seconds=SETUP_SECONDS))
-    limit = timedelta(seconds=timeout)
+    limit = max(JOIN_SECONDS, timeout)
+    store = _store(place, limit)
+    try:
+        attempt = name_attempt(store, place, limit)
+        own_store = dist.PrefixStore(attempt, store)
+        dist.init_process_group(
+            "gloo", store=own_store, rank=place.rank, world_size=place.world, timeout=timedelta(seconds=limit)
+        )
+    except RuntimeError as error:
+        raise ConfigError(
+            f"Rank {place.rank} of {place.world} could not connect to the others ({_first_line(error)}).",
+            hint="Start as many processes as the world size says. If a machine has several networks, name the one to "
+            "use in GLOO_SOCKET_IFNAME, such as eth0.",
+        ) from error
     own_gpu = device.type == "cuda" and place.local_world <= torch.cuda.device_count() and dist.is_nccl_available()
     found: list[bool | None] = [None] * place.world
     dist.all_gather_object(found, own_gpu)
-    control = dist.new_group(backend="gloo", timeout=limit)
-    data = control
+    setup = dist.new_group(backend="gloo", timeout=timedelta(seconds=SETUP_SECONDS))
+    control = data = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     if all(found):
         torch.cuda.set_device(device)
-        data = dist.new_group(backend="nccl", timeout=limit)
-    return Ranks(place, control, data, timeout)
+        data = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
+    return Ranks(place, Groups(setup, control, data), timeout, Notes(store))
+
+
+def _store(place: Place, limit: float) -> dist.Store:
+    """The store at MASTER_ADDR, which a launcher holds, or else rank 0."""
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"MASTER_PORT must be the number of a port, got {port!r}.")
+    if place.rank > 0:
+        await_master(address, int(port), limit)
+    try:
+        found = dist.rendezvous("env://", place.rank, place.world, timeout=timedelta(seconds=limit))
+        return next(found)[0]
+    except (RuntimeError, ValueError) as error:
+        used = "EADDRINUSE" in str(error)
+        told = f"port {port} is in use by another program" if used else _first_line(error)
+        raise ConfigError(
+            f"Rank {place.rank} of {place.world} could not meet the others at {address}:{port}: {told}.",
+            hint="Give another MASTER_PORT." if used else "Start as many processes as the world size says.",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no detail given"])[0][:200]
 
 
 def leave() -> None:
