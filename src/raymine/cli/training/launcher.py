@@ -44,8 +44,8 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
         for attempt in range(restarts + 1):
             if attempt > 0:
                 output.warn(
-                    f"{lost}. All processes start again, from the last checkpoint if there is one (restart {attempt} of "
-                    f"{restarts})."
+                    f"{lost}. All processes start again, from the last checkpoint if there is one "
+                    f"(restart {attempt} of {restarts})."
                 )
             failures = _run_once(count, store.port)
             if not failures:

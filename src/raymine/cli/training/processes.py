@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +42,7 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     """Take part in the run that the launcher describes. lead: what rank 0 does. Returns the exit code."""
     import torch
 
-    from raymine.experiment.follow import follow
-    from raymine.experiment.several import EndedByLeaderError
-    from raymine.step.distributed.ranks import PeerLostError, join, leave
+    from raymine.step.distributed.ranks import join, leave
 
     place = _place()
     _choose_interface(place)
@@ -52,25 +53,54 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
         request = replace(request, device=str(device))
     ranks = join(place, device, timeout)
     refused = ranks.notes.read(ranks.notes.REFUSED)
-    if refused is not None:
-        # torchrun restarts whatever fails. The reason has been told.
-        return int(refused)
-    try:
-        code = lead(_continued(request, ranks.notes), ranks) if ranks.leads else follow(request, ranks)
-    except EndedByLeaderError as ended:
-        code = ended.exit_code
-    except PeerLostError:
-        if LAUNCHED not in os.environ and place.local_rank == 0:
-            raise
-        return PeerLostError.exit_code
-    except RaymineError as error:
-        ranks.notes.write(ranks.notes.REFUSED, str(error.exit_code))
-        raise
-    if code != 0 and not ranks.leads:
-        ranks.outlast_leader()
-    else:
+    code = int(refused) if refused is not None else _take_part(request, ranks, lead)
+    if code == 0:
         leave()
+        return 0
+    if not ranks.leads:
+        ranks.outlast_leader()
+    _skip_teardown(code)
     return code
+
+
+def _take_part(request: TrainRequest, ranks: Ranks, lead: Callable[[TrainRequest, Ranks], int]) -> int:
+    """Lead the run, or follow; the exit code, where nothing is left to tell."""
+    from raymine.experiment.follow import follow
+    from raymine.experiment.several import EndedByLeaderError
+    from raymine.step.distributed.ranks import PeerLostError
+
+    try:
+        return lead(_continued(request, ranks.notes), ranks) if ranks.leads else follow(request, ranks)
+    except EndedByLeaderError as ended:
+        return ended.exit_code
+    except PeerLostError as lost:
+        _skip_teardown(lost.exit_code)
+        if LAUNCHED not in os.environ and ranks.place.local_rank == 0:
+            raise
+        return lost.exit_code
+    except RaymineError as error:
+        # torchrun restarts whatever fails. The processes that it starts end with this code.
+        ranks.notes.write(ranks.notes.REFUSED, str(error.exit_code))
+        _skip_teardown(error.exit_code)
+        raise
+    except BaseException as error:
+        _skip_teardown(130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+
+
+def _skip_teardown(code: int) -> None:
+    """Let this process end with `code` before torch takes its connections down.
+
+    Where other processes have gone, or wait for this one, that can hang or abort.
+    """
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)
 
 
 def _continued(request: TrainRequest, notes: Notes) -> TrainRequest:

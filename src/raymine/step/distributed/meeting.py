@@ -92,8 +92,9 @@ def name_attempt(store: dist.Store, place: Place, limit: float) -> str:
                 store.set(f"raymine/answer/{token.decode()}", own)
                 answered[rank] = token
         if time.monotonic() > deadline:
+            came = 1 + store.add(f"raymine/confirmed/{own}", 0)
             raise ConfigError(
-                f"Only {1 + store.add(f'raymine/confirmed/{own}', 0)} of {place.world} processes came within {limit:g} s.",
+                f"Only {came} of {place.world} processes came within {limit:g} s.",
                 hint="Start as many processes as the world size says.",
             )
         time.sleep(_PERIOD)

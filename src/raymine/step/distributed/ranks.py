@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -73,9 +74,14 @@ class Ranks:
     ) -> None:
         self.rank, self.world = place.rank, place.world
         self.place, self.timeout, self.notes = place, timeout, notes or Notes()
-        self._setup, self._control, self._data = groups or (None, None, None)
+        self._groups = groups
         self.active = groups is not None
         self._on_host = groups is None or dist.get_backend(groups.data) == "gloo"
+
+    @property
+    def _group(self) -> Groups:
+        assert self._groups is not None, "a process on its own sends nothing"
+        return self._groups
 
     @property
     def leads(self) -> bool:
@@ -85,7 +91,7 @@ class Ranks:
     @property
     def backend(self) -> str:
         """What tensors are sent by: `nccl` or `gloo`; empty for a process on its own."""
-        return "" if self._data is None else str(dist.get_backend(self._data))
+        return "" if self._groups is None else str(dist.get_backend(self._groups.data))
 
     def slice_of(self, rays: int) -> Slice:
         """The rays of this rank, of `rays` rays."""
@@ -97,7 +103,7 @@ class Ranks:
             return values
         sent = self._sent(values.clone())
         with self._answering():
-            dist.all_reduce(sent, group=self._data)
+            dist.all_reduce(sent, group=self._group.data)
         return sent.to(values.device)
 
     def rows(self, values: Tensor) -> tuple[Tensor, int]:
@@ -114,7 +120,7 @@ class Ranks:
         sent = torch.tensor(own, dtype=torch.int64)
         found = [torch.empty_like(sent) for _ in range(self.world)]
         with self._answering():
-            dist.all_gather(found, sent, group=self._control)
+            dist.all_gather(found, sent, group=self._group.control)
         return [each.tolist() for each in found]
 
     def rows_of_rays(self, values: Tensor, part: Slice) -> Tensor:
@@ -132,28 +138,28 @@ class Ranks:
         """The values of rank 0, on every rank."""
         sent = self._sent(values.detach().clone())
         with self._answering():
-            dist.broadcast(sent, 0, group=self._data)
+            dist.broadcast(sent, 0, group=self._group.data)
         return sent.to(values.device)
 
     def broadcast_numbers(self, own: Sequence[int]) -> list[int]:
         """Whole numbers of rank 0, on every rank; the others must give equally many."""
         sent = torch.tensor(own, dtype=torch.int64)
         with self._answering():
-            dist.broadcast(sent, 0, group=self._control)
+            dist.broadcast(sent, 0, group=self._group.control)
         return [int(number) for number in sent]
 
     def broadcast_object(self, own: Any) -> Any:
         """An object of rank 0 that can be pickled, on every rank."""
         box = [own]
         with self._answering():
-            dist.broadcast_object_list(box, 0, group=self._control)
+            dist.broadcast_object_list(box, 0, group=self._group.control)
         return box[0]
 
     def gather_objects(self, own: Any) -> list[Any]:
         """An object of every rank that can be pickled, by rank. Waits long: ranks need not be equally quick."""
         found: list[Any] = [None] * self.world
         with self._answering():
-            dist.all_gather_object(found, own, group=self._setup)
+            dist.all_gather_object(found, own, group=self._group.setup)
         return found
 
     def outlast_leader(self) -> None:
@@ -168,7 +174,7 @@ class Ranks:
         sent = self._sent(padded)
         found = [torch.empty_like(sent) for _ in counts]
         with self._answering():
-            dist.all_gather(found, sent, group=self._data)
+            dist.all_gather(found, sent, group=self._group.data)
         parts = [part[:count] for part, count in zip(found, counts, strict=True)]
         return torch.cat(parts).to(values.device)
 
@@ -185,7 +191,7 @@ class Ranks:
         except RuntimeError as error:
             raise PeerLostError(
                 f"Another process of this run has ended, or did not answer within {self.timeout:g} s (rank {self.rank} "
-                f"of {self.world} waited for it: {_first_line(error)}).",
+                f"of {self.world} waited for it: {_first_sentence(error)}).",
                 hint=f"Its last checkpoint is intact. Continue it with {option('resume', True)}, with any number of "
                 "processes.",
             ) from error
@@ -218,7 +224,7 @@ def join(place: Place, device: torch.device, timeout: float) -> Ranks:
         )
     except RuntimeError as error:
         raise ConfigError(
-            f"Rank {place.rank} of {place.world} could not connect to the others ({_first_line(error)}).",
+            f"Rank {place.rank} of {place.world} could not connect to the others ({_first_sentence(error)}).",
             hint="Start as many processes as the world size says. If a machine has several networks, name the one to "
             "use in GLOO_SOCKET_IFNAME, such as eth0.",
         ) from error
@@ -245,15 +251,17 @@ def _store(place: Place, limit: float) -> dist.Store:
         return next(found)[0]
     except (RuntimeError, ValueError) as error:
         used = "EADDRINUSE" in str(error)
-        told = f"port {port} is in use by another program" if used else _first_line(error)
+        told = f"port {port} is in use by another program" if used else _first_sentence(error)
         raise ConfigError(
             f"Rank {place.rank} of {place.world} could not meet the others at {address}:{port}: {told}.",
             hint="Give another MASTER_PORT." if used else "Start as many processes as the world size says.",
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no detail given"])[0][:200]
+def _first_sentence(error: Exception) -> str:
+    """What torch says first, without its place in torch's source."""
+    line = (str(error).strip().splitlines() or ["no detail given"])[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", line).partition(". ")[0].rstrip(".")[:200]
 
 
 def leave() -> None:
