@@ -460,7 +460,8 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
     # Someone who trains on CUDA should know when it is not the fast path that runs, and why.
     ranks = work.state.ranks
     if ranks.active:
-        notes = (*notes, f"Processes: {ranks.world}, which share the rays of each step ({ranks.backend}).")
+        sharing = f"{ranks.world}, which share the rays of each step" if ranks.world > 1 else "1"
+        notes = (*notes, f"Processes: {sharing} ({ranks.backend}).")
     if prepared.device.type == "cuda" and engine.name != "fused":
         notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")
         if config.train.deterministic:
