@@ -14,8 +14,9 @@ from support.started import TRAIN, Started, Starter, checkpoints, final_psnr, ro
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 STEPS = "800"
+BUILTIN = ("train", "builtin", "--downscale", "8", *TRAIN[2:])
 NOISE = 0.1
-"""dB by which runs differ whose sums were made in another order, at most."""
+"""dB by which runs on the built-in scene may differ whose sums were made in another order. Seeds differ by 0.06."""
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def starter(tmp_path: Path) -> Iterator[Starter]:
 
 @pytest.fixture
 def unbroken(scene: Path, starter: Starter, tmp_path: Path) -> float:
-    """PSNR of a run of one process that nothing interrupts."""
-    run = starter.start(["raymine", *TRAIN, "--steps", STEPS, "--out", "unbroken"])
+    """PSNR of a run of two processes that nothing interrupts."""
+    run = starter.start(["raymine", *TRAIN, "--steps", STEPS, "--out", "unbroken", "--processes", "2"])
     assert run.wait() == 0, run.output
     return final_psnr(tmp_path / "unbroken")
 
@@ -41,7 +42,7 @@ def kill_both_in_turn(run: Started, folder: Path) -> None:
     run.kill_worker(0)
 
 
-def resumed_from(folder: Path) -> list[int]:
+def started_from(folder: Path) -> list[int]:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     return [event["step"] for event in events if event["kind"] == "start"]
 
@@ -58,11 +59,11 @@ def test_killed_workers_are_restarted_and_the_run_ends_as_if_nothing_was(
     assert "Process 1 of 2 was killed (SIGKILL)" in run.output
     assert "Process 0 of 2 was killed (SIGKILL)" in run.output
     assert not run.errors()
-    starts = resumed_from(folder)
+    starts = started_from(folder)
     assert starts[:2] == [0, 0]
     assert starts[2] > 0
     assert status(folder) == "finished"
-    assert final_psnr(folder) == pytest.approx(unbroken, abs=NOISE)
+    assert final_psnr(folder) == unbroken, "on a CPU, the sums of two processes have one order"
 
 
 @pytest.mark.parametrize("meet", ["static", "c10d"])
@@ -76,10 +77,10 @@ def test_torchrun_restarts_killed_workers(
     run = starter.start([*launcher, *TRAIN, "--steps", STEPS, "--out", "run"])
     kill_both_in_turn(run, tmp_path / "run")
     assert run.wait() == 0, run.output
-    starts = resumed_from(tmp_path / "run")
+    starts = started_from(tmp_path / "run")
     assert starts[:2] == [0, 0]
     assert starts[2] > 0
-    assert final_psnr(tmp_path / "run") == pytest.approx(unbroken, abs=NOISE)
+    assert final_psnr(tmp_path / "run") == unbroken
 
 
 def test_torchrun_does_not_repeat_a_user_error(scene: Path, starter: Starter) -> None:
@@ -104,15 +105,15 @@ def test_run_that_loses_too_many_ends_with_its_checkpoint(scene: Path, starter: 
     assert status(tmp_path / "run") == "finished"
 
 
-def test_run_goes_on_with_two_one_and_two_processes(
-    scene: Path, starter: Starter, tmp_path: Path, unbroken: float
-) -> None:
+def test_run_goes_on_with_two_one_and_two_processes(starter: Starter, tmp_path: Path) -> None:
+    alone = starter.start(["raymine", *BUILTIN, "--steps", STEPS, "--out", "alone"])
+    assert alone.wait() == 0, alone.output
     # The learning rate follows the limit of the run, so that each part is stopped instead of limited.
     for count, part in (("2", 1), ("1", 2), ("2", None)):
         flags = ["--steps", STEPS, "--out", "run", "--resume", "--processes", count]
-        run = starter.start(["raymine", *TRAIN, *flags])
+        run = starter.start(["raymine", *BUILTIN, *flags])
         if part is not None:
-            run.wait_until(lambda part=part: len(resumed_checkpoints(tmp_path / "run")) >= part)  # type: ignore[misc]
+            run.wait_until(lambda part=part: len(saved_so_far(tmp_path / "run")) >= part)  # type: ignore[misc]
             leader = run.worker(0)
             assert leader is not None
             leader.terminate()
@@ -120,13 +121,13 @@ def test_run_goes_on_with_two_one_and_two_processes(
             assert status(tmp_path / "run") == "stopped"
         else:
             assert run.wait() == 0, run.output
-    starts = resumed_from(tmp_path / "run")
+    starts = started_from(tmp_path / "run")
     assert starts[0] == 0
     assert 0 < starts[1] < starts[2] < int(STEPS)
-    assert final_psnr(tmp_path / "run") == pytest.approx(unbroken, abs=NOISE)
+    assert final_psnr(tmp_path / "run") == pytest.approx(final_psnr(tmp_path / "alone"), abs=NOISE)
 
 
-def resumed_checkpoints(folder: Path) -> list[int]:
+def saved_so_far(folder: Path) -> list[int]:
     """Steps of all checkpoints so far, also of those that are gone."""
     if not (folder / "events.jsonl").exists():
         return []
