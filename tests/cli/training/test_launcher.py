@@ -98,7 +98,7 @@ def test_wrong_flags_are_refused_before_anything_starts(
     assert not Path("runs").exists()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_two_processes_write_a_complete_run(scene: Path, tmp_path: Path) -> None:
     with Starter(tmp_path).ended() as starter:
         run = starter.start(["raymine", *TRAIN, "--steps", "20", "--out", "run", "--processes", "2"])
@@ -109,7 +109,7 @@ def test_two_processes_write_a_complete_run(scene: Path, tmp_path: Path) -> None
     assert {"config.json", "metrics.jsonl", "events.jsonl"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_user_error_is_told_once_and_not_repeated(scene: Path, tmp_path: Path) -> None:
     (scene / "transforms_train.json").write_text("{")
     with Starter(tmp_path).ended() as starter:

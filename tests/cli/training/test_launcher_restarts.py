@@ -11,7 +11,7 @@ import pytest
 from support.listening import free_port
 from support.started import TRAIN, Started, Starter, checkpoints, final_psnr, rows, status
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 STEPS = "800"
 BUILTIN = ("train", "builtin", "--downscale", "8", *TRAIN[2:])

@@ -15,7 +15,7 @@ from raymine.step.distributed.meeting import Place
 from support.listening import free_port
 from support.started import TRAIN, Starter
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture

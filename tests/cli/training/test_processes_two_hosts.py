@@ -12,7 +12,7 @@ import pytest
 from support.hosts import ADDRESSES, Hosts, two_hosts, why_not
 from support.started import Starter, checkpoints, status
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 PORT = "29500"
 PEER_TIMEOUT = 15
