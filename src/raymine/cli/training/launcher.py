@@ -18,6 +18,9 @@ from .processes import LAUNCHED, quieten
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import ProcessFailure
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Signals by which a user ends a process. Others mean that it was lost."""
+
 
 def launch(count: int, gpus: bool, restarts: int) -> int:
     """Start this command `count` times on this machine, as torchrun would, and return the exit code of the run.
@@ -51,15 +54,18 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
             if not failures:
                 return 0
             rank, code = _cause(failures, PeerLostError.exit_code)
-            if code != PeerLostError.exit_code and (code > 0 or -code in (signal.SIGINT, signal.SIGTERM)):
+            if code != PeerLostError.exit_code and (code > 0 or -code in _STOPS):
                 return code if code > 0 else 128 - code
-            lost = f"Process {rank} of {count} " + (
-                f"was killed ({signal.Signals(-code).name})" if code < 0 else "waited in vain for another one"
-            )
+            how = f"was killed ({_signal_name(-code)})" if code < 0 else "waited in vain for another one"
+            lost = f"Process {rank} of {count} {how}"
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     again = f" after {restarts} restarts" if restarts > 1 else " after 1 restart" if restarts else ""
     raise PeerLostError(f"{lost}{again}.", hint="Continue the run from its last checkpoint with --resume.")
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _require(count: int, gpus: bool, restarts: int) -> None:

@@ -42,7 +42,7 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     """Take part in the run that the launcher describes. lead: what rank 0 does. Returns the exit code."""
     import torch
 
-    from raymine.step.distributed.ranks import join, leave
+    from raymine.step.distributed.ranks import PeerLostError, join, leave
 
     place = _place()
     _choose_interface(place)
@@ -57,7 +57,7 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     if code == 0:
         leave()
         return 0
-    if not ranks.leads:
+    if not ranks.leads and code != PeerLostError.exit_code:
         ranks.outlast_leader()
     _skip_teardown(code)
     return code
