@@ -39,7 +39,6 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     # The numbers of threads of torch and Numba: processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
     os.environ[LAUNCHED] = "1"
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # It outlives the processes, so that those of a restart find the notes of earlier ones.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
     lost = "no process"
@@ -90,6 +89,10 @@ def _run_once(count: int, port: int) -> Mapping[int, ProcessFailure]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    # What they warn of is told in a sentence. Each module of torchrun has a level of its own.
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
