@@ -93,10 +93,10 @@ def time_one(options: argparse.Namespace, config: TrainConfig, data: TrainData, 
     for _ in range(options.rounds):
         for engine, found in zip((alone, one), timed, strict=True):
             found.append(advance(engine, options.steps, device))
-    leave()
     options.alone = statistics.median(timed[0])
     report(options, config, "no ranks", SOLO, timed[0])
     report(options, config, "one rank", ranks, timed[1])
+    leave()
 
 
 def time_two(options: argparse.Namespace, config: TrainConfig, data: TrainData, device: torch.device) -> None:
