@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
 
-.PHONY: demo test check install clean
+.PHONY: demo test test-cluster check install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/raymine demo
@@ -13,6 +13,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Lost processes, several hosts, clusters: minutes, and not part of `make test`.
+test-cluster: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m cluster
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

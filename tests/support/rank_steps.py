@@ -32,7 +32,8 @@ from raymine.pixels import PixelConfig
 from raymine.samplers.hierarchical import HierarchicalConfig
 from raymine.samplers.proposal import ProposalConfig
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
-from raymine.step.distributed.ranks import SOLO, Place, Ranks, join, leave
+from raymine.step.distributed.meeting import Place
+from raymine.step.distributed.ranks import SOLO, Ranks, join, leave
 from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
 from support.listening import free_port

@@ -1,7 +1,8 @@
 """`raymine`: parse the command line, run one command, and return an exit code.
 
 0 success     1 any other problem     2 wrong usage or option     3 scene     4 run folder
-5 memory, disk or permission     6 training     7 missing extra     130 / 143 stopped by Ctrl-C / SIGTERM
+5 memory, disk or permission     6 training     7 missing extra     8 lost process
+130 / 143 stopped by Ctrl-C / SIGTERM
 """
 
 from __future__ import annotations

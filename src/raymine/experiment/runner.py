@@ -26,6 +26,7 @@ from raymine.rundir.manifest import utc_now
 from raymine.scenes.bank import ImageBank
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
+from raymine.step.distributed.meeting import Notes
 from raymine.step.distributed.ranks import SOLO, Ranks
 
 from .drive import Limits
@@ -110,6 +111,7 @@ def train(
         work, _ = together(ranks, ready, lambda work: {"images": work.bank.digest})
         with Leader(ranks, work.state, work.engine) as leader:
             run = opened[0] if opened is not None else stack.enter_context(_create(request, work))
+            ranks.notes.write(Notes.RUN, str(run.path))
             result = _train_in(run, work, request, observer, told, watch, leader)
             leader.exit_code = result.exit_code
         return result
@@ -458,7 +460,8 @@ def _start_info(run: RunDir, work: _Work, step: int, loop: LoopState, warnings: 
     # Someone who trains on CUDA should know when it is not the fast path that runs, and why.
     ranks = work.state.ranks
     if ranks.active:
-        notes = (*notes, f"Processes: {ranks.world}, which share the rays of each step ({ranks.backend}).")
+        sharing = f"{ranks.world}, which share the rays of each step" if ranks.world > 1 else "1"
+        notes = (*notes, f"Processes: {sharing} ({ranks.backend}).")
     if prepared.device.type == "cuda" and engine.name != "fused":
         notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")
         if config.train.deterministic:

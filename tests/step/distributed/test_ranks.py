@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raymine.step.distributed.ranks import SOLO, Place, Ranks
+from raymine.step.distributed.meeting import Place
+from raymine.step.distributed.ranks import SOLO, Ranks
 from support.rank_steps import CASES, Seen, launch
 
 

@@ -1,16 +1,16 @@
-"""Several processes for one run: start them on this machine, or take part in those that torchrun started."""
+"""Take part in a run as one of the processes that torchrun, or `raymine train --processes`, started."""
 
 from __future__ import annotations
 
-import logging
+import atexit
+import contextlib
 import os
-import socket
 import sys
-import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, RaymineError, RunError
 
 from .. import output
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raymine.experiment import TrainRequest
-    from raymine.step.distributed.ranks import Place, Ranks
+    from raymine.step.distributed.meeting import Notes, Place
+    from raymine.step.distributed.ranks import Ranks
+
+LAUNCHED = "RAYMINE_LAUNCHED"
+"""Variable of the processes that raymine started itself. Their launcher tells which of them was lost."""
 
 
 def launched() -> bool:
@@ -26,97 +30,96 @@ def launched() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def launch(count: int, gpus: bool) -> int:
-    """Start this command `count` times on this machine, as torchrun would, and return the exit code of the run.
+def quieten() -> None:
+    """Keep torch from writing stack traces about connections, which raymine tells in a sentence.
 
-    gpus: every process needs a GPU of its own.
+    Takes effect only before torch is imported, and not where the user has set the variable.
     """
-    import torch
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from raymine.machine import cores
-
-    flag = "--gpus" if gpus else "--processes"
-    if count < 1:
-        raise ConfigError(f"{flag} must be at least 1, got {count}.")
-    if gpus and count > torch.cuda.device_count():
-        found = torch.cuda.device_count()
-        raise ConfigError(
-            f"--gpus {count}: torch sees {found or 'no'} CUDA device{'' if found == 1 else 's'} here.",
-            hint="Use as many GPUs as there are. --processes N starts N processes on a CPU, or several on one GPU.",
-        )
-    # The numbers of threads of torch and Numba: processes share the cores.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.2,
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "raymine", *sys.argv[1:])
-    except ChildFailedError as error:
-        failure = error.failures.get(0) or next(iter(error.failures.values()))
-        return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode
-    except SignalException as stopped:
-        return 128 + int(stopped.sigval)
-    return 0
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRequest, Ranks], int]) -> int:
     """Take part in the run that the launcher describes. lead: what rank 0 does. Returns the exit code."""
-    from raymine.experiment.follow import follow
-    from raymine.experiment.prepare import resolve_device
-    from raymine.experiment.several import EndedByLeaderError
-    from raymine.step.distributed.ranks import join, leave
+    import torch
+
+    from raymine.step.distributed.ranks import PeerLostError, join, leave
 
     place = _place()
-    if not timeout >= 1:
-        raise ConfigError(f"--peer-timeout must be at least 1 second, got {timeout:g}.")
-    if request.out is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
-        if place.rank > 0:
-            return ConfigError.exit_code
-        raise ConfigError(
-            "torchrun with --max-restarts needs --out: a restarted group continues the run in that folder."
-        )
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
-        # A worker was lost, and torchrun has started the group again: go on from the last checkpoint.
-        request = replace(request, resume=True)
-    _use_loopback(place)
-    device = resolve_device(request.device)
-    if device.type == "cuda":
-        import torch
-
+    _choose_interface(place)
+    device = torch.device("cpu")
+    if request.device != "cpu" and torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    request = replace(request, device=str(device))
-    try:
-        ranks = join(place, device, timeout)
-    except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or ["no details"])[0]
-        raise ConfigError(
-            f"Rank {place.rank} of {place.world} could not join the others at {os.environ['MASTER_ADDR']}:"
-            f"{os.environ['MASTER_PORT']} ({reason[:200]}).",
-            hint="Start as many processes as the world size says, and let them reach that address.",
-        ) from error
-    try:
-        code = lead(request, ranks) if ranks.leads else follow(request, ranks)
-    except EndedByLeaderError as ended:
-        code = ended.exit_code
-    leave()
+        request = replace(request, device=str(device))
+    ranks = join(place, device, timeout)
+    refused = ranks.notes.read(ranks.notes.REFUSED)
+    code = int(refused) if refused is not None else _take_part(request, ranks, lead)
+    if code == 0:
+        leave()
+        return 0
+    if not ranks.leads and code != PeerLostError.exit_code:
+        ranks.outlast_leader()
+    _skip_teardown(code)
     return code
 
 
+def _take_part(request: TrainRequest, ranks: Ranks, lead: Callable[[TrainRequest, Ranks], int]) -> int:
+    """Lead the run, or follow; the exit code, where nothing is left to tell."""
+    from raymine.experiment.follow import follow
+    from raymine.experiment.several import EndedByLeaderError
+    from raymine.step.distributed.ranks import PeerLostError
+
+    try:
+        return lead(_continued(request, ranks.notes), ranks) if ranks.leads else follow(request, ranks)
+    except EndedByLeaderError as ended:
+        return ended.exit_code
+    except PeerLostError as lost:
+        _skip_teardown(lost.exit_code)
+        if LAUNCHED not in os.environ and ranks.place.local_rank == 0:
+            raise
+        return lost.exit_code
+    except RaymineError as error:
+        # torchrun restarts whatever fails. The processes that it starts end with this code.
+        ranks.notes.write(ranks.notes.REFUSED, str(error.exit_code))
+        _skip_teardown(error.exit_code)
+        raise
+    except BaseException as error:
+        _skip_teardown(130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+
+
+def _skip_teardown(code: int) -> None:
+    """Let this process end with `code` before torch takes its connections down.
+
+    Where other processes have gone, or wait for this one, that can hang or abort.
+    """
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)
+
+
+def _continued(request: TrainRequest, notes: Notes) -> TrainRequest:
+    """The request, or one for the run that an earlier attempt of this launch began."""
+    from raymine.run_files import is_run
+
+    begun = notes.read(notes.RUN)
+    if begun is None:
+        return request
+    if not is_run(Path(begun)):
+        raise RunError(
+            f"{begun}, the run that these processes began, is not on this machine, where rank 0 was restarted.",
+            hint="Give --out a folder that every machine sees.",
+        )
+    return replace(request, out=Path(begun), resume=True)
+
+
 def _place() -> Place:
-    from raymine.step.distributed.ranks import Place
+    from raymine.step.distributed.meeting import Place
 
     numbers = []
     for name, other in (("RANK", ""), ("WORLD_SIZE", ""), ("LOCAL_RANK", "RANK"), ("LOCAL_WORLD_SIZE", "WORLD_SIZE")):
@@ -127,14 +130,18 @@ def _place() -> Place:
     return Place(*numbers)
 
 
-def _use_loopback(place: Place) -> None:
-    """Let gloo use the loopback interface if all processes are on this machine, unless the user has chosen one."""
-    if place.world != place.local_world or "GLOO_SOCKET_IFNAME" in os.environ or not hasattr(socket, "if_nameindex"):
+def _choose_interface(place: Place) -> None:
+    """Let gloo use the network that leads to the other machines, unless the user has chosen one.
+
+    By default it takes the address that the name of this machine stands for, which others often cannot reach.
+    """
+    from raymine.step.distributed.meeting import interface_to, loopback
+
+    if "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    names = {name for _, name in socket.if_nameindex()}
-    for name in ("lo", "lo0"):
-        if name in names:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+    name = loopback() if place.world == place.local_world else interface_to(os.environ["MASTER_ADDR"])
+    if name is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def say_ignored(count: int | None) -> None:

@@ -81,6 +81,8 @@ class Train:
     """Train with this many processes on this machine, which share the rays of each step: on a CPU, or on few GPUs."""
     peer_timeout: float = 120.0
     """With several processes, seconds after which one that does not answer counts as lost, and the run ends."""
+    max_restarts: int = 3
+    """With --processes or --gpus, how often the run goes on from its last checkpoint after a process was killed."""
     gpu_memory: str | None = None
     """Memory of the GPU that the run may take, such as 8GB, for a GPU that is shared. All that is free if not given.
     Images that do not fit are on the GPU a part at a time (docs/memory.md)."""
@@ -162,7 +164,8 @@ class Train:
 
     def execute(self) -> int:
         """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
-        from .processes import launch, launched, say_ignored, train_as_rank
+        from .launcher import launch
+        from .processes import launched, quieten, say_ignored, train_as_rank
 
         wanted = self.processes if self.gpus is None else self.gpus
         if self.gpus is not None and self.processes is not None:
@@ -170,12 +173,16 @@ class Train:
                 "--gpus and --processes were both given; each says how many processes to start.",
                 hint="Drop one of them.",
             )
+        if not self.peer_timeout >= 1:
+            raise ConfigError(f"--peer-timeout must be at least 1 second, got {self.peer_timeout:g}.")
+        if launched():
+            quieten()
         request = self.request()
         if launched():
             say_ignored(wanted)
             return train_as_rank(request, self.peer_timeout, self._train)
         if wanted is not None:
-            return launch(wanted, gpus=self.gpus is not None)
+            return launch(wanted, self.gpus is not None, self.max_restarts)
         return self._train(request)
 
     def _train(self, request: TrainRequest, ranks: Ranks | None = None) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -19,20 +21,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raymine.errors import TrainingError
+from raymine.errors import ConfigError, TrainingError, option
+
+from .meeting import Notes, Place, await_master, name_attempt
 
 
 class PeerLostError(TrainingError):
     """Another process of the run has ended or does not answer."""
 
-
-class Place(NamedTuple):
-    """Where a process stands: its rank among `world` processes, and among the `local_world` ones of its machine."""
-
-    rank: int
-    world: int
-    local_rank: int
-    local_world: int
+    exit_code = 8
 
 
 _ALONE = Place(0, 1, 0, 1)
@@ -54,25 +51,37 @@ class Slice(NamedTuple):
         return len(self) == self.total
 
 
+class Groups(NamedTuple):
+    """The processes of a run as torch.distributed knows them.
+
+    setup: a gloo group that waits long. control: a gloo group for numbers on the host. data: the group for tensors, of
+    NCCL or gloo; gloo is given copies on the host.
+    """
+
+    setup: dist.ProcessGroup
+    control: dist.ProcessGroup
+    data: dist.ProcessGroup
+
+
 class Ranks:
     """The processes of one run. `active`: whether there are others, or collectives are used all the same.
 
-    control: a gloo group for numbers on the host. data: the group for tensors, of NCCL or gloo; gloo is given copies on
-    the host. timeout: seconds after which a peer that does not answer counts as lost.
+    timeout: seconds after which a peer that does not answer counts as lost. notes: what outlives these processes.
     """
 
     def __init__(
-        self,
-        place: Place = _ALONE,
-        control: dist.ProcessGroup | None = None,
-        data: dist.ProcessGroup | None = None,
-        timeout: float = 0.0,
+        self, place: Place = _ALONE, groups: Groups | None = None, timeout: float = 0.0, notes: Notes | None = None
     ) -> None:
         self.rank, self.world = place.rank, place.world
-        self.place, self.timeout = place, timeout
-        self._control, self._data = control, data
-        self.active = control is not None
-        self._on_host = data is None or dist.get_backend(data) == "gloo"
+        self.place, self.timeout, self.notes = place, timeout, notes or Notes()
+        self._groups = groups
+        self.active = groups is not None
+        self._on_host = groups is None or dist.get_backend(groups.data) == "gloo"
+
+    @property
+    def _group(self) -> Groups:
+        assert self._groups is not None, "a process on its own sends nothing"
+        return self._groups
 
     @property
     def leads(self) -> bool:
@@ -82,7 +91,7 @@ class Ranks:
     @property
     def backend(self) -> str:
         """What tensors are sent by: `nccl` or `gloo`; empty for a process on its own."""
-        return "" if self._data is None else str(dist.get_backend(self._data))
+        return "" if self._groups is None else str(dist.get_backend(self._groups.data))
 
     def slice_of(self, rays: int) -> Slice:
         """The rays of this rank, of `rays` rays."""
@@ -102,7 +111,7 @@ class Ranks:
             return
         sent = self._sent(values)
         with self._answering():
-            dist.all_reduce(sent, group=self._data)
+            dist.all_reduce(sent, group=self._group.data)
         if sent is not values:
             values.copy_(sent)
 
@@ -120,7 +129,7 @@ class Ranks:
         sent = torch.tensor(own, dtype=torch.int64)
         found = [torch.empty_like(sent) for _ in range(self.world)]
         with self._answering():
-            dist.all_gather(found, sent, group=self._control)
+            dist.all_gather(found, sent, group=self._group.control)
         return [each.tolist() for each in found]
 
     def rows_of_rays(self, values: Tensor, part: Slice) -> Tensor:
@@ -138,29 +147,34 @@ class Ranks:
         """The values of rank 0, on every rank."""
         sent = self._sent(values.detach().clone())
         with self._answering():
-            dist.broadcast(sent, 0, group=self._data)
+            dist.broadcast(sent, 0, group=self._group.data)
         return sent.to(values.device)
 
     def broadcast_numbers(self, own: Sequence[int]) -> list[int]:
         """Whole numbers of rank 0, on every rank; the others must give equally many."""
         sent = torch.tensor(own, dtype=torch.int64)
         with self._answering():
-            dist.broadcast(sent, 0, group=self._control)
+            dist.broadcast(sent, 0, group=self._group.control)
         return [int(number) for number in sent]
 
     def broadcast_object(self, own: Any) -> Any:
         """An object of rank 0 that can be pickled, on every rank."""
         box = [own]
         with self._answering():
-            dist.broadcast_object_list(box, 0, group=self._control)
+            dist.broadcast_object_list(box, 0, group=self._group.control)
         return box[0]
 
     def gather_objects(self, own: Any) -> list[Any]:
         """An object of every rank that can be pickled, by rank. Waits long: ranks need not be equally quick."""
         found: list[Any] = [None] * self.world
         with self._answering():
-            dist.all_gather_object(found, own)
+            dist.all_gather_object(found, own, group=self._group.setup)
         return found
+
+    def outlast_leader(self) -> None:
+        """Wait until rank 0 has ended. A launcher that sees another rank fail first would cut its last words off."""
+        with contextlib.suppress(PeerLostError):
+            self.broadcast_numbers([0])
 
     def _rows(self, values: Tensor, counts: Sequence[int]) -> Tensor:
         most = max(counts)
@@ -169,7 +183,7 @@ class Ranks:
         sent = self._sent(padded)
         found = [torch.empty_like(sent) for _ in counts]
         with self._answering():
-            dist.all_gather(found, sent, group=self._data)
+            dist.all_gather(found, sent, group=self._group.data)
         parts = [part[:count] for part, count in zip(found, counts, strict=True)]
         return torch.cat(parts).to(values.device)
 
@@ -184,11 +198,11 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            first = (str(error).strip().splitlines() or ["no detail given"])[0]
             raise PeerLostError(
                 f"Another process of this run has ended, or did not answer within {self.timeout:g} s (rank {self.rank} "
-                f"of {self.world} waited for it: {first[:200]}).",
-                hint="The last checkpoint is intact; the run can be resumed, with any number of processes.",
+                f"of {self.world} waited for it: {_first_sentence(error)}).",
+                hint=f"Its last checkpoint is intact. Continue it with {option('resume', True)}, with any number of "
+                "processes.",
             ) from error
 
 
@@ -199,22 +213,64 @@ SETUP_SECONDS = 1800.0
 """How long ranks wait for each other while scenes are read and kernels are compiled: some need longer than others."""
 
 
+JOIN_SECONDS = 120.0
+"""How long ranks wait for each other to start, at least: a busy machine takes long to import torch."""
+
+
 def join(place: Place, device: torch.device, timeout: float) -> Ranks:
     """Join the processes that the environment names (MASTER_ADDR, MASTER_PORT), as torchrun sets it.
 
     Tensors go by NCCL where every rank has a GPU of its own, else by gloo: NCCL refuses two ranks on one GPU.
+    `ConfigError` if the others are not there.
     """
-    dist.init_process_group("gloo", rank=place.rank, world_size=place.world, timeout=timedelta(seconds=SETUP_SECONDS))
-    limit = timedelta(seconds=timeout)
+    limit = max(JOIN_SECONDS, timeout)
+    store = _store(place, limit)
+    try:
+        attempt = name_attempt(store, place, limit)
+        own_store = dist.PrefixStore(attempt, store)
+        dist.init_process_group(
+            "gloo", store=own_store, rank=place.rank, world_size=place.world, timeout=timedelta(seconds=limit)
+        )
+    except RuntimeError as error:
+        raise ConfigError(
+            f"Rank {place.rank} of {place.world} could not connect to the others ({_first_sentence(error)}).",
+            hint="Start as many processes as the world size says. If a machine has several networks, name the one to "
+            "use in GLOO_SOCKET_IFNAME, such as eth0.",
+        ) from error
     own_gpu = device.type == "cuda" and place.local_world <= torch.cuda.device_count() and dist.is_nccl_available()
     found: list[bool | None] = [None] * place.world
     dist.all_gather_object(found, own_gpu)
-    control = dist.new_group(backend="gloo", timeout=limit)
-    data = control
+    setup = dist.new_group(backend="gloo", timeout=timedelta(seconds=SETUP_SECONDS))
+    control = data = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     if all(found):
         torch.cuda.set_device(device)
-        data = dist.new_group(backend="nccl", timeout=limit)
-    return Ranks(place, control, data, timeout)
+        data = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
+    return Ranks(place, Groups(setup, control, data), timeout, Notes(store))
+
+
+def _store(place: Place, limit: float) -> dist.Store:
+    """The store at MASTER_ADDR, which a launcher holds, or else rank 0."""
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"MASTER_PORT must be the number of a port, got {port!r}.")
+    if place.rank > 0:
+        await_master(address, int(port), limit)
+    try:
+        found = dist.rendezvous("env://", place.rank, place.world, timeout=timedelta(seconds=limit))
+        return next(found)[0]
+    except (RuntimeError, ValueError) as error:
+        used = "EADDRINUSE" in str(error)
+        told = f"port {port} is in use by another program" if used else _first_sentence(error)
+        raise ConfigError(
+            f"Rank {place.rank} of {place.world} could not meet the others at {address}:{port}: {told}.",
+            hint="Give another MASTER_PORT." if used else "Start as many processes as the world size says.",
+        ) from error
+
+
+def _first_sentence(error: Exception) -> str:
+    """What torch says first, without its place in torch's source."""
+    line = (str(error).strip().splitlines() or ["no detail given"])[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", line).partition(". ")[0].rstrip(".")[:200]
 
 
 def leave() -> None:

@@ -84,7 +84,8 @@ def _own(ranks: Ranks, optimiser: Optimiser, name: str, parameter: nn.Parameter)
         return _Own(name, parameter, _NONE, 0)
     if not group.sparse:
         return _Own(name, parameter, _WHOLE, 0)
-    if not grad.is_sparse and ranks.backend == "gloo" and grad.ndim == 2 and optimiser.config.decay * group.decay == 0:
+    searched = ranks.backend == "gloo" and ranks.world > 1
+    if not grad.is_sparse and searched and grad.ndim == 2 and optimiser.config.decay * group.decay == 0:
         touched = (grad != 0).any(1).nonzero()[:, 0]
         if worth_rows(grad.shape, len(touched) * ranks.world, ranks.world):
             grad = parameter.grad = _sparse(touched, grad[touched], grad.shape)
