@@ -8,7 +8,8 @@ import os
 from typing import IO
 from unittest.mock import patch
 
-from raymine.cli import main, trial
+from raymine.cli import main
+from raymine.cli.training import trial
 
 _VARIABLE = "NUMBA_NUM_THREADS"
 _STARTED_WITH = os.environ.get(_VARIABLE)

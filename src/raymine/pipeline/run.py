@@ -84,6 +84,9 @@ class PipelineResult:
         return 0 if all(task.state in ("done", "skipped") for task in self.tasks) else 1
 
 
+More = Callable[[PipelineResult], list[Task]]
+
+
 def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[[str], None]) -> PipelineResult:
     """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder."""
     with locked(pipeline.out, "pipeline"):
@@ -97,12 +100,14 @@ def run_tasks(
     jobs: int | None,
     tell: Callable[[str], None],
     where: list[Place] | None = None,
+    more: More | None = None,
 ) -> PipelineResult:
     """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder.
 
-    where: the places to use, instead of those of this machine.
+    where: the places to use, instead of those of this machine. more: called with what is known so far when a place is
+    free and no task waits for one; returns further tasks, or [] if there are none now.
     """
-    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell).run()
+    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell, more).run()
 
 
 @contextlib.contextmanager
@@ -130,13 +135,22 @@ def locked(out: Path, what: str) -> Iterator[None]:
 
 
 class _Runner:
-    def __init__(self, pipeline: Pipeline, tasks: list[Task], where: list[Place], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        tasks: list[Task],
+        where: list[Place],
+        tell: Callable[[str], None],
+        more: More | None,
+    ) -> None:
         self._pipeline = pipeline
         self._tell = tell
         self._code = code_version(pipeline.code)
-        self._tasks = tasks
-        self._progress = {(task.scene.name, task.name): _Progress() for task in self._tasks}
+        self._tasks: list[Task] = []
+        self._progress: dict[tuple[str, str], _Progress] = {}
         self._results: dict[str, dict[str, Result]] = {scene.name: {} for scene in pipeline.scenes}
+        self._add(tasks)
+        self._more = more
         self._free = list(where)
         self._running: list[_Running] = []
         self._signal: int | None = None
@@ -148,11 +162,20 @@ class _Runner:
                     self._wait()
             finally:
                 self._stop()
+        return self._so_far()
+
+    def _so_far(self) -> PipelineResult:
         tasks = tuple(
             TaskResult(task.scene.name, task.name, p.state, p.why, p.seconds)
             for task, p in ((task, self._of(task)) for task in self._tasks)
         )
         return PipelineResult(tasks, self._results, self._signal)
+
+    def _add(self, tasks: list[Task]) -> None:
+        self._tasks += tasks
+        for task in tasks:
+            self._progress[task.scene.name, task.name] = _Progress()
+            self._results.setdefault(task.scene.name, {})
 
     def _of(self, task: Task) -> _Progress:
         return self._progress[task.scene.name, task.name]
@@ -166,7 +189,16 @@ class _Runner:
                 progress = self._of(task)
                 if progress.state == "waiting":
                     moving |= self._consider(task, progress)
+            moving |= self._ask_for_more()
         return any(progress.state in ("waiting", "running") for progress in self._progress.values())
+
+    def _ask_for_more(self) -> bool:
+        """Whether there are further tasks; asked for only when a place is free that no task waits for."""
+        if self._more is None or not self._free or any(p.state == "waiting" for p in self._progress.values()):
+            return False
+        tasks = self._more(self._so_far())
+        self._add(tasks)
+        return bool(tasks)
 
     def _consider(self, task: Task, progress: _Progress) -> bool:
         """Whether the state of a waiting task has changed."""
