@@ -22,7 +22,7 @@ from typing import Literal
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
 
-from .devices import Place, best_place, places
+from .devices import LOST, Place, Process, best_place, places
 from .plan import Task, code_version, plan
 from .spec import Pipeline
 from .stages import OwnStage, Result
@@ -34,6 +34,8 @@ _GRACE = 60.0
 """Seconds in which a stage may save its work after a signal."""
 _NOT_RETRIED = (2, 3, 7)
 """Exit codes of mistakes that another attempt does not mend: usage, scene, missing extra."""
+_MOST_LOST = 10
+"""How often a stage is started again because its machine was lost, which is not a failure of its own."""
 
 
 @dataclass
@@ -44,6 +46,7 @@ class _Progress:
     why: str = ""
     parts: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
+    lost: int = 0
     not_before: float = 0.0
     seconds: float = 0.0
 
@@ -54,7 +57,7 @@ class _Running:
 
     task: Task
     place: Place
-    process: subprocess.Popen[bytes]
+    process: Process
     started: float
 
 
@@ -261,7 +264,7 @@ class _Runner:
         if running.process.stdin is not None:
             running.process.stdin.close()
         self._free.insert(0, running.place)
-        task, progress, code = running.task, self._of(running.task), running.process.returncode
+        task, progress, code = running.task, self._of(running.task), running.process.returncode or 0
         progress.seconds += time.monotonic() - running.started
         label = f"{task.scene.name}: {task.name}"
         why = _reason(task, code)
@@ -275,8 +278,14 @@ class _Runner:
                 progress.state = "done"
                 self._tell(f"{label} done in {progress.seconds:.1f} s")
                 return
+        if code == LOST:
+            progress.lost += 1
         if self._signal is not None:
             progress.state, progress.why = "failed", "it was stopped"
+        elif code == LOST and progress.lost <= _MOST_LOST:
+            progress.state, progress.why = "waiting", "its machine was lost"
+            progress.attempts -= 1
+            self._tell(f"{label}: {why} It is started again elsewhere (log: {task.log})")
         elif code in _NOT_RETRIED or progress.attempts > self._pipeline.retries:
             progress.state, progress.why = "failed", why
             self._tell(f"{label} failed: {why} (log: {task.log})")
@@ -316,7 +325,7 @@ class _Runner:
                 signal.signal(number, handler)
 
 
-def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
+def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> Process:
     """Start a command at a place. It prints to a file beside the log."""
     printed_file = log_file.with_suffix(".out")
     parent = "stdin" if place.prefix else str(os.getpid())
@@ -324,6 +333,8 @@ def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> sub
     with open(printed_file, "wb") as printed, open(log_file, "ab") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
         log.flush()
+        if place.start is not None:
+            return place.start(words, folder, printed_file, log_file)
         # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
         return subprocess.Popen(
             [*place.prefix, *command],

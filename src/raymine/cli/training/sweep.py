@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..flags import flags_of
 from .train import Train
 
 if TYPE_CHECKING:
+    from raymine.pipeline.devices import Place
     from raymine.pipeline.sweep import Row
     from raymine.pipeline.sweep_spec import Point
     from raymine.pipeline.sweep_spec import Sweep as Spec
@@ -29,7 +31,9 @@ class Sweep:
     file: tyro.conf.Positional[Path]
     """The sweep file."""
     on: Literal["local", "ray"] = "local"
-    """Where trials run: `local` is this machine. `ray` is not in this version."""
+    """Where trials run: `local` is this machine, or the hosts of a Slurm allocation; `ray` a Ray cluster."""
+    ray_address: str | None = None
+    """With --on ray: HOST:PORT of the cluster. RAY_ADDRESS if not given; without either, a local one is started."""
     dry_run: bool = False
     """Only list the trials, and say which would run."""
     jobs: int | None = None
@@ -44,8 +48,8 @@ class Sweep:
         from raymine.pipeline.sweep_report.page import write_results
         from raymine.pipeline.sweep_spec import load_sweep
 
-        if self.on == "ray":
-            raise ConfigError("--on ray: this version runs sweeps locally only.", hint="Use --on local.")
+        if self.ray_address is not None and self.on != "ray":
+            raise ConfigError("--ray-address is for --on ray.", hint="Add --on ray, or leave it out.")
         if self.jobs is not None and not 1 <= self.jobs <= 256:
             raise ConfigError(f"--jobs must be between 1 and 256, got {self.jobs}.")
         known = [flag.lstrip("-").replace("-", "_") for flag in flags_of(Train) if flag.startswith("--")]
@@ -56,7 +60,8 @@ class Sweep:
         _require_trainable(sweep)
         if self.dry_run:
             return self._tell_plan(sweep, plan_sweep(sweep))
-        rows, done = run_sweep(sweep, jobs=self.jobs, tell=output.say)
+        with self._where(sweep) as where:
+            rows, done = run_sweep(sweep, jobs=self.jobs, where=where, tell=output.say)
         document = write_results(sweep, rows, done.exit_code == 0)
         if self.json:
             output.emit_json(document)
@@ -64,6 +69,14 @@ class Sweep:
             _print(sweep, rows)
         _conclude(sweep, rows)
         return done.exit_code
+
+    def _where(self, sweep: Spec) -> contextlib.AbstractContextManager[list[Place] | None]:
+        """The places of trials on a Ray cluster, which the block has joined; None for those of `--on local`."""
+        if self.on == "local":
+            return contextlib.nullcontext()
+        from raymine.pipeline.ray_cluster import ray_places
+
+        return ray_places(self.jobs or sweep.jobs, self.ray_address)
 
     def _tell_plan(self, sweep: Spec, trials: list[tuple[str, Point, int, str, str]]) -> int:
         columns = ("trial", "settings", "seed", "verdict", "why")
