@@ -234,5 +234,3 @@ def test_folder_of_something_else_is_left_alone(capsys: pytest.CaptureFixture[st
     assert sweep(GRID) == 4
     assert "is not of a sweep; it is left untouched" in capsys.readouterr().err
     assert [path.name for path in Path("o").iterdir()] == ["mine"]
-    assert sweep(GRID, "--on", "ray") == 2
-    assert "runs sweeps locally" in capsys.readouterr().err
