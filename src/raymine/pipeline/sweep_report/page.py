@@ -23,7 +23,6 @@ RESULTS, PAGE = "results.json", "results.html"
 _MOST_SETTINGS = 24
 _CSS = """
 .best-first tbody tr:first-child { font-weight: 600; }
-.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 300px), 1fr)); }
 .best { border-left: 4px solid var(--mark); padding: .1rem .8rem; }
 """
 
@@ -73,9 +72,9 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> str:
     several = len(sweep.seeds) > 1
     head = [
         "trials" if several else "trial",
-        *names,
         "score (dB)",
         *(["spread"] if several else []),
+        *names,
         "trained",
         "status",
     ]
@@ -86,9 +85,9 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> str:
         lines.append(
             [
                 first if first == last else f"{first} to {last.rpartition('-')[2]}",
-                *(words.value(row.settings[name]) for name in names),
                 _decibels(row.score),
                 *([_decibels(row.spread)] if several else []),
+                *(words.value(row.settings[name]) for name in names),
                 "-" if seconds is None else duration(seconds),
                 words.state(row) or "finished",
             ]
@@ -121,9 +120,7 @@ def _figures(sweep: Sweep, rows: Sequence[Row]) -> str:
         mark = f"setting-{place}"
         drawing = to_svg(partial(plots.by_setting, sweep, rows, name), mark, f"Score against {name}")
         small.append(html.figure(mark, name, "", drawing))
-    return (
-        f'<div class="figures">{"".join(large)}</div><h2>Settings</h2><div class="figures small">{"".join(small)}</div>'
-    )
+    return f'<div class="figures">{"".join(large)}</div><h2>Settings</h2><div class="figures">{"".join(small)}</div>'
 
 
 def _asked(sweep: Sweep) -> str:
