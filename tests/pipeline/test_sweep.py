@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from raymine.cli import main
+from raymine.cli.training.train import Train
 from raymine.pipeline import run as module
+from raymine.pipeline.sweep_spec import load_sweep
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
 
@@ -188,6 +191,22 @@ def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
     assert len(no_processes) == 3
     assert [row["score"] is None for row in results()["rows"]] == [False, True]
     assert "trial-0001: exit code 1" in capsys.readouterr().err
+
+
+def test_page_and_table_are_written_together(no_processes: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(GRID.replace("steps = 4", "steps = 32")) == 0
+    assert "Results: " in capsys.readouterr().err
+    page = Path("o/results.html").read_text()
+    best = results()["rows"][0]
+    assert f"with {best['score']:.2f} dB on the held-out views" in page
+    assert f"raymine eval {best['trials'][0]['result']['run']}" in page
+    assert "Quality against steps" in page
+
+
+def test_examples_can_be_read() -> None:
+    known = [field.name for field in dataclasses.fields(Train)]
+    files = sorted((TESTS.parent / "examples" / "sweeps").glob("*.toml"))
+    assert [load_sweep(path, known).search for path in files] == ["grid", "optuna"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def ray_places(jobs: int | None, address: str | None = None) -> Iterator[list[Pl
         _require_answer(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **start)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except (OSError, ImportError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _absent(address, _first_line(error)) from error
     try:
         share = share_of([node["Resources"] for node in ray.nodes() if node["Alive"]], jobs)

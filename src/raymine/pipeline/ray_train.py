@@ -12,7 +12,7 @@
         torch_config=TorchConfig(backend="gloo"),  # Ray's own group carries one number; ranks choose NCCL themselves
         run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
     )
-    trainer.fit()
+    print(trainer.fit().return_value)  # what `raymine train --json` prints
 
 A rank is a process of its own beside its worker. So its group of processes is not that of Ray, its signals reach its
 main thread, and it ends with the worker. Every start continues from the last checkpoint in `--out`, so when Ray starts
@@ -27,16 +27,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from raymine.errors import ConfigError, MissingExtraError, TrainingError
 from raymine.files import JSON
 
+_REMEMBERED = 50
+"""Lines of a rank among which the reason of its failure is looked for."""
+
 
 def train_rank(config: Mapping[str, Any]) -> JSON:
-    """Train the rank of this worker, and report the result to Ray. Every worker calls it with the same config.
+    """Train the rank of this worker. Every worker calls it with the same config.
 
     config: `arguments` has those of `raymine train`, the scene first, with `--out`, a folder that the worker of rank 0
     sees. Returns the result of the run on rank 0, and None on the others. `TrainingError` if the rank does not succeed.
@@ -56,33 +59,37 @@ def train_rank(config: Mapping[str, Any]) -> JSON:
         "LOCAL_WORLD_SIZE": context.get_local_world_size(),
     }
     environment = {name: str(value) for name, value in places.items()} | _meeting_point(places["RANK"] == 0)
-    result = _run(arguments, environment)
-    # Ray counts a report as progress of all workers, so each of them reports.
-    train.report({"step": result["step"], "psnr": result["test_psnr"]} if result else {})
-    return result
+    return _run(arguments, environment)
 
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> JSON:
-    """Run `raymine train` as a rank. Returns what rank 0 prints."""
+    """Run `raymine train` as a rank, and pass on what it tells. Returns what rank 0 prints."""
     resume = [] if "--resume" in arguments else ["--resume"]
     command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), "raymine", "train", *arguments]
-    with tempfile.TemporaryDirectory(prefix="raymine-rank-") as folder:
-        log = Path(folder, "log")
-        with open(log, "wb") as said:
-            process = subprocess.Popen(
-                [*command, *resume, "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                env={**os.environ, **environment},
-            )
-            printed, _ = process.communicate()
-        if process.returncode:
-            lines = log.read_text(errors="replace").strip().splitlines()
-            told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
-            why = told[-1] if told else "it told no reason"
+    told: deque[str] = deque(maxlen=_REMEMBERED)
+    with (
+        tempfile.TemporaryFile() as printed,
+        subprocess.Popen(
+            [*command, *resume, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **environment},
+        ) as process,
+    ):
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(line)
+            told.append(line.strip())
+        if process.wait():
+            errors = [line.removeprefix("error: ") for line in told if line.startswith("error: ")] or [*told][-1:]
+            why = errors[-1] if errors else "it told no reason"
             raise TrainingError(f"Rank {environment['RANK']} ended with exit code {process.returncode}: {why}")
-    return json.loads(printed) if printed.strip() else None
+        printed.seek(0)
+        text = printed.read().strip()
+    return json.loads(text) if text else None
 
 
 def _meeting_point(leads: bool) -> dict[str, str]:
