@@ -32,7 +32,7 @@ from raymine.pipeline.ray_train import train_rank
 ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
 trainer = TorchTrainer(
     train_rank,
-    train_loop_config={"arguments": json.loads(sys.argv[1])},
+    train_loop_config=json.loads(sys.argv[1]),
     scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
     torch_config=TorchConfig(backend="gloo"),
     run_config=RunConfig(name="x", storage_path=os.path.abspath("ray"), failure_config=FailureConfig(max_failures=1)),
@@ -66,30 +66,32 @@ def test_two_workers_train_one_run_and_go_on_after_one_is_killed(
     monkeypatch.chdir(tmp_path)
     write_scene_of_eight(Path("a"))
     scene, run = str(Path("a").absolute()), Path("run").absolute()
-    arguments = [scene, "--out", str(run), "--recipe", "support.runs:tiny", "--steps", "400", "--device", "cpu"]
+    config = {"scene": scene, "out": str(run), "recipe": "support.runs:tiny", "steps": 300, "device": "cpu"}
     with open("said", "wb") as said:
-        command = [sys.executable, "-c", DRIVER, json.dumps(arguments)]
+        command = [sys.executable, "-c", DRIVER, json.dumps(config)]
         driver = subprocess.Popen(command, stdout=said, stderr=said)
     try:
         until = time.monotonic() + 600
-        while not list(run.glob("checkpoints/step-*.json")) or len(ranks()) < 2:
+        found: dict[str, psutil.Process] = {}
+        while len(found) < 2 or not list(run.glob("checkpoints/step-*.json")):
             assert driver.poll() is None, Path("said").read_text()
             assert time.monotonic() < until
+            found = found if len(found) == 2 else ranks()
             time.sleep(0.02)
-        ranks()["1"].kill()
+        found["1"].kill()
         assert driver.wait(900) == 0, Path("said").read_text()
     finally:
         driver.kill()
         driver.wait()
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"
-    assert manifest["step"] == 400
+    assert manifest["step"] == 300
     starts = [attempt["from_step"] for attempt in manifest["attempts"]]
     assert len(starts) == 2
     assert starts[1] > 0
     line = next(line for line in Path("said").read_text().splitlines() if line.startswith("result "))
     result = json.loads(line.removeprefix("result "))
-    assert result["step"] == 400
+    assert result["step"] == 300
     assert result["test_psnr"] > 5
     assert "Processes: 2" in Path("said").read_text()
 
@@ -98,15 +100,15 @@ def test_rank_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with pytest.raises(TrainingError, match=r"Rank 0 ended with exit code 2: --steps must be"):
-        ray_train._run(["builtin", "--out", "run", "--steps", "-1"], alone)
+        ray_train._run({"scene": "builtin", "out": "run", "steps": -1}, alone)
     assert not Path("run").exists()
 
 
 def test_requests_that_cannot_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = SimpleNamespace(train=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "ray", fake)
-    with pytest.raises(ConfigError, match="needs --out"):
-        ray_train.train_rank({"arguments": ["builtin"]})
+    with pytest.raises(ConfigError, match="needs `out`"):
+        ray_train.train_rank({"scene": "builtin"})
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="ray"):
-        ray_train.train_rank({"arguments": ["builtin"]})
+        ray_train.train_rank({"scene": "builtin", "out": "run"})

@@ -214,7 +214,8 @@ def _require_answer(address: str) -> None:
     found = re.fullmatch(r"(ray://)?(\[[^\]]+\]|[^:/\s]+):(\d{1,5})", address)
     if found is None:
         raise ConfigError(
-            f"{option('ray_address', address)} is not an address.", hint="Give HOST:PORT, as `ray start --head` shows."
+            f"{option('ray_address', address)} is not an address.",
+            hint="Give HOST:PORT, as Ray shows where it was started.",
         )
     client, host, port = found[1], found[2].strip("[]"), found[3]
     try:

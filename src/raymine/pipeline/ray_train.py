@@ -7,7 +7,7 @@
 
     trainer = TorchTrainer(
         train_rank,
-        train_loop_config={"arguments": ["/shared/lego", "--out", "/shared/runs/lego", "--steps", "20000"]},
+        train_loop_config={"scene": "/shared/lego", "out": "/shared/runs/lego", "steps": 20000},
         scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
         torch_config=TorchConfig(backend="gloo"),  # Ray's own group carries one number; ranks choose NCCL themselves
         run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
@@ -15,7 +15,7 @@
     print(trainer.fit().return_value)  # what `raymine train --json` prints
 
 A rank is a process of its own beside its worker. So its group of processes is not that of Ray, its signals reach its
-main thread, and it ends with the worker. Every start continues from the last checkpoint in `--out`, so when Ray starts
+main thread, and it ends with the worker. Every start continues from the last checkpoint in `out`, so when Ray starts
 the workers again after one was lost, with as many or another number of them, little is lost.
 """
 
@@ -34,6 +34,8 @@ from typing import Any
 from raymine.errors import ConfigError, MissingExtraError, TrainingError
 from raymine.files import JSON
 
+from .run import words_of
+
 _REMEMBERED = 50
 """Lines of a rank among which the reason of its failure is looked for."""
 
@@ -41,16 +43,16 @@ _REMEMBERED = 50
 def train_rank(config: Mapping[str, Any]) -> JSON:
     """Train the rank of this worker. Every worker calls it with the same config.
 
-    config: `arguments` has those of `raymine train`, the scene first, with `--out`, a folder that the worker of rank 0
-    sees. Returns the result of the run on rank 0, and None on the others. `TrainingError` if the rank does not succeed.
+    config: `scene`, and options of `raymine train` by name, with `out`, a folder that the worker of rank 0 sees.
+    Returns the result of the run on rank 0, and None on the others. `TrainingError` if the rank does not succeed.
     """
     try:
         from ray import train
     except ImportError as error:
         raise MissingExtraError("ray", "ray", "Training on Ray") from error
-    arguments = [str(word) for word in config["arguments"]]
-    if "--out" not in arguments:
-        raise ConfigError("`arguments` needs --out: workers that Ray starts again continue the run in that folder.")
+    for name, why in (("scene", "a scene folder"), ("out", "where workers that Ray starts again continue the run")):
+        if not config.get(name):
+            raise ConfigError(f"The config of the training function needs `{name}`: {why}.")
     context = train.get_context()
     places = {
         "RANK": context.get_world_rank(),
@@ -59,18 +61,19 @@ def train_rank(config: Mapping[str, Any]) -> JSON:
         "LOCAL_WORLD_SIZE": context.get_local_world_size(),
     }
     environment = {name: str(value) for name, value in places.items()} | _meeting_point(places["RANK"] == 0)
-    return _run(arguments, environment)
+    return _run(config, environment)
 
 
-def _run(arguments: list[str], environment: Mapping[str, str]) -> JSON:
+def _run(config: Mapping[str, Any], environment: Mapping[str, str]) -> JSON:
     """Run `raymine train` as a rank, and pass on what it tells. Returns what rank 0 prints."""
-    resume = [] if "--resume" in arguments else ["--resume"]
-    command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), "raymine", "train", *arguments]
+    options = {name: value for name, value in config.items() if name != "scene"} | {"resume": True, "json": True}
+    words = ["raymine", "train", str(config["scene"]), *words_of(options)]
+    command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
     told: deque[str] = deque(maxlen=_REMEMBERED)
     with (
         tempfile.TemporaryFile() as printed,
         subprocess.Popen(
-            [*command, *resume, "--json"],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.PIPE,
