@@ -24,6 +24,7 @@ DRIVER = """
 import json, os, sys
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
