@@ -74,7 +74,7 @@ def verdict(rows: Sequence[Row]) -> list[str]:
     ahead = best.score - second.score
     told.append(f"It is {ahead:.2f} dB ahead of the second, {settings(second.settings)}.")
     if best.spread is None:
-        told.append("With one seed it is not known how much of this is chance; list more `seeds` to find out.")
+        told.append("With one seed it is not known how much of this is chance; more seeds in the file would tell.")
     elif ahead < max(best.spread, second.spread or 0.0):
         told.append("This is less than the spread over seeds, so the order of the two may be chance.")
     return told
