@@ -17,7 +17,13 @@ from raymine.experiment import TrainRequest
 ROOT = Path(raymine.__file__).parent
 
 FLAGS_OF_GIT = {"--always", "--abbrev=40", "--dirty", "--exclude=*"}
-STARTS_PROCESSES = {"pipeline/slurm.py", "pipeline/stages.py", "pipeline/sweep.py", "evaluate/lpips/weights.py"}
+STARTS_PROCESSES = {
+    "evaluate/lpips/weights.py",
+    "pipeline/ray_cluster.py",
+    "pipeline/slurm.py",
+    "pipeline/stages.py",
+    "pipeline/sweep.py",
+}
 """Files in which a string that is just a flag, or a flag with its value, is an argument of another process."""
 OF_OTHERS = ("var(--", "setProperty('--", "pip install --", "pip download --", " --hash=sha256:")
 """CSS variables begin with two dashes as well, and pip has flags of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from raymine.cli import main
+from raymine.cli.training.train import Train
 from raymine.pipeline import run as module
+from raymine.pipeline.sweep_spec import load_sweep
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
 
@@ -190,6 +193,22 @@ def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
     assert "trial-0001: exit code 1" in capsys.readouterr().err
 
 
+def test_page_and_table_are_written_together(no_processes: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(GRID.replace("steps = 4", "steps = 32")) == 0
+    assert "Results: " in capsys.readouterr().err
+    page = Path("o/results.html").read_text()
+    best = results()["rows"][0]
+    assert f"with {best['score']:.2f} dB on the held-out views" in page
+    assert f"raymine eval {best['trials'][0]['result']['run']}" in page
+    assert "Quality against steps" in page
+
+
+def test_examples_can_be_read() -> None:
+    known = [field.name for field in dataclasses.fields(Train)]
+    files = sorted((TESTS.parent / "examples" / "sweeps").glob("*.toml"))
+    assert [load_sweep(path, known).search for path in files] == ["grid", "optuna"]
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -202,7 +221,8 @@ def test_failed_trial_is_tried_again_and_leaves_the_others_alone(
         (GRID.replace("hold_out = 2", "hold_out = 8"), 2, "leaves nothing to train on"),
         (GRID.replace("steps", "stepz"), 2, "has no option `stepz`. Did you mean `steps`?"),
         ('metric = "test_psnr"\n' + GRID, 2, "`metric` must be held_out_psnr or best_held_out_psnr"),
-        ('search = "optuna"\n' + GRID, 2, "`search` must be grid or random"),
+        ('search = "best"\n' + GRID, 2, "`search` must be grid or random or optuna"),
+        ("trials = 3\n" + GRID, 2, "is not for a grid"),
         ('search = "random"\n' + GRID, 2, "needs `trials`"),
         (GRID + '[prune]\nrule = "worst"\n', 2, "`rule` in [prune] must be median or halving"),
         (GRID + "[prune]\nfactor = 3\n", 2, '`factor` in [prune] is for rule = "halving"'),
@@ -233,5 +253,3 @@ def test_folder_of_something_else_is_left_alone(capsys: pytest.CaptureFixture[st
     assert sweep(GRID) == 4
     assert "is not of a sweep; it is left untouched" in capsys.readouterr().err
     assert [path.name for path in Path("o").iterdir()] == ["mine"]
-    assert sweep(GRID, "--on", "ray") == 2
-    assert "runs sweeps locally" in capsys.readouterr().err

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
 
 from raymine.errors import RunError
 from raymine.machine import cores
 
 GIB = 1 << 30
+LOST = 1000
+"""The exit code of a command whose machine is gone; no process of a system ends with it."""
+
+
+class Process(Protocol):
+    """A command that was started, with these parts of `subprocess.Popen`."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
+
+
+Start = Callable[[list[str], Path, Path, Path], Process]
+"""Starts the words of `raymine.pipeline.child` in a folder, with files for what is printed and for the log."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +39,8 @@ class Place:
     """name: for messages. environment: variables for a process that runs there.
 
     prefix: words before the command, such as those of srun. gpu: as CUDA_VISIBLE_DEVICES names it, if the place
-    is on a GPU of this machine. memory: bytes that must be free on it.
+    is on a GPU of this machine. memory: bytes that must be free on it. start: what starts commands there, if that is
+    not this process.
     """
 
     name: str
@@ -26,6 +48,7 @@ class Place:
     prefix: tuple[str, ...] = ()
     gpu: str | None = None
     memory: float = 0.0
+    start: Start | None = None
 
 
 def visible_gpus() -> list[str]:

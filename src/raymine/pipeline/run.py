@@ -22,7 +22,7 @@ from typing import Literal
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
 
-from .devices import Place, best_place, places
+from .devices import LOST, Place, Process, best_place, places
 from .plan import Task, code_version, plan
 from .spec import Pipeline
 from .stages import OwnStage, Result
@@ -34,6 +34,8 @@ _GRACE = 60.0
 """Seconds in which a stage may save its work after a signal."""
 _NOT_RETRIED = (2, 3, 7)
 """Exit codes of mistakes that another attempt does not mend: usage, scene, missing extra."""
+_MOST_LOST = 10
+"""How often a stage is started again because its machine was lost, which is not a failure of its own."""
 
 
 @dataclass
@@ -44,6 +46,7 @@ class _Progress:
     why: str = ""
     parts: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
+    lost: int = 0
     not_before: float = 0.0
     seconds: float = 0.0
 
@@ -54,7 +57,7 @@ class _Running:
 
     task: Task
     place: Place
-    process: subprocess.Popen[bytes]
+    process: Process
     started: float
 
 
@@ -84,6 +87,9 @@ class PipelineResult:
         return 0 if all(task.state in ("done", "skipped") for task in self.tasks) else 1
 
 
+More = Callable[[PipelineResult], list[Task]]
+
+
 def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[[str], None]) -> PipelineResult:
     """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder."""
     with locked(pipeline.out, "pipeline"):
@@ -97,12 +103,14 @@ def run_tasks(
     jobs: int | None,
     tell: Callable[[str], None],
     where: list[Place] | None = None,
+    more: More | None = None,
 ) -> PipelineResult:
     """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder.
 
-    where: the places to use, instead of those of this machine.
+    where: the places to use, instead of those of this machine. more: called with what is known so far when a place is
+    free and no task waits for one; returns further tasks, or [] if there are none now.
     """
-    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell).run()
+    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell, more).run()
 
 
 @contextlib.contextmanager
@@ -130,13 +138,22 @@ def locked(out: Path, what: str) -> Iterator[None]:
 
 
 class _Runner:
-    def __init__(self, pipeline: Pipeline, tasks: list[Task], where: list[Place], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        tasks: list[Task],
+        where: list[Place],
+        tell: Callable[[str], None],
+        more: More | None,
+    ) -> None:
         self._pipeline = pipeline
         self._tell = tell
         self._code = code_version(pipeline.code)
-        self._tasks = tasks
-        self._progress = {(task.scene.name, task.name): _Progress() for task in self._tasks}
+        self._tasks: list[Task] = []
+        self._progress: dict[tuple[str, str], _Progress] = {}
         self._results: dict[str, dict[str, Result]] = {scene.name: {} for scene in pipeline.scenes}
+        self._add(tasks)
+        self._more = more
         self._free = list(where)
         self._running: list[_Running] = []
         self._signal: int | None = None
@@ -148,11 +165,20 @@ class _Runner:
                     self._wait()
             finally:
                 self._stop()
+        return self._so_far()
+
+    def _so_far(self) -> PipelineResult:
         tasks = tuple(
             TaskResult(task.scene.name, task.name, p.state, p.why, p.seconds)
             for task, p in ((task, self._of(task)) for task in self._tasks)
         )
         return PipelineResult(tasks, self._results, self._signal)
+
+    def _add(self, tasks: list[Task]) -> None:
+        self._tasks += tasks
+        for task in tasks:
+            self._progress[task.scene.name, task.name] = _Progress()
+            self._results.setdefault(task.scene.name, {})
 
     def _of(self, task: Task) -> _Progress:
         return self._progress[task.scene.name, task.name]
@@ -166,7 +192,16 @@ class _Runner:
                 progress = self._of(task)
                 if progress.state == "waiting":
                     moving |= self._consider(task, progress)
+            moving |= self._ask_for_more()
         return any(progress.state in ("waiting", "running") for progress in self._progress.values())
+
+    def _ask_for_more(self) -> bool:
+        """Whether there are further tasks; asked for only when a place is free that no task waits for."""
+        if self._more is None or not self._free or any(p.state == "waiting" for p in self._progress.values()):
+            return False
+        tasks = self._more(self._so_far())
+        self._add(tasks)
+        return bool(tasks)
 
     def _consider(self, task: Task, progress: _Progress) -> bool:
         """Whether the state of a waiting task has changed."""
@@ -229,7 +264,7 @@ class _Runner:
         if running.process.stdin is not None:
             running.process.stdin.close()
         self._free.insert(0, running.place)
-        task, progress, code = running.task, self._of(running.task), running.process.returncode
+        task, progress, code = running.task, self._of(running.task), running.process.returncode or 0
         progress.seconds += time.monotonic() - running.started
         label = f"{task.scene.name}: {task.name}"
         why = _reason(task, code)
@@ -243,8 +278,14 @@ class _Runner:
                 progress.state = "done"
                 self._tell(f"{label} done in {progress.seconds:.1f} s")
                 return
+        if code == LOST:
+            progress.lost += 1
         if self._signal is not None:
             progress.state, progress.why = "failed", "it was stopped"
+        elif code == LOST and progress.lost <= _MOST_LOST:
+            progress.state, progress.why = "waiting", "its machine was lost"
+            progress.attempts -= 1
+            self._tell(f"{label}: {why} It is started again elsewhere (log: {task.log})")
         elif code in _NOT_RETRIED or progress.attempts > self._pipeline.retries:
             progress.state, progress.why = "failed", why
             self._tell(f"{label} failed: {why} (log: {task.log})")
@@ -284,7 +325,7 @@ class _Runner:
                 signal.signal(number, handler)
 
 
-def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
+def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> Process:
     """Start a command at a place. It prints to a file beside the log."""
     printed_file = log_file.with_suffix(".out")
     parent = "stdin" if place.prefix else str(os.getpid())
@@ -292,6 +333,8 @@ def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> sub
     with open(printed_file, "wb") as printed, open(log_file, "ab") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
         log.flush()
+        if place.start is not None:
+            return place.start(words, folder, printed_file, log_file)
         # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
         return subprocess.Popen(
             [*place.prefix, *command],

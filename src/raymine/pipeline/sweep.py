@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, obstacle, read_json, write_json
 
 from .devices import GIB, Place, places
+from .optuna_search import STUDY, OptunaSearch, require_optuna
 from .plan import Task, code_version, explain
+from .prune import Look
 from .run import PipelineResult, State, locked, run_tasks
 from .slurm import inside_allocation, slurm_places
 from .spec import Pipeline, SceneSpec
@@ -53,16 +55,17 @@ class Row:
     trials: tuple[Trial, ...] = field(default=())
 
 
-def trials_of(sweep: Sweep) -> list[tuple[str, Point, int]]:
-    """Name, settings and seed of every trial."""
-    pairs = [(point, seed) for point in sweep.points for seed in sweep.seeds]
+def trials_of(sweep: Sweep, points: Sequence[Point]) -> list[tuple[str, Point, int]]:
+    """Name, settings and seed of every trial of these points."""
+    pairs = [(point, seed) for point in points for seed in sweep.seeds]
     return [(f"trial-{i:04d}", point, seed) for i, (point, seed) in enumerate(pairs)]
 
 
-def tasks_of(sweep: Sweep) -> list[Task]:
-    """One task for each trial."""
+def tasks_of(sweep: Sweep, points: Sequence[Point], first: int = 0) -> list[Task]:
+    """One task for each trial of these points, from the point with the index `first` on."""
     stamp = sweep.scene if sweep.scene == "builtin" else folder_stamp(Path(sweep.scene))
-    return [_task(sweep, name, point, seed, stamp) for name, point, seed in trials_of(sweep)]
+    trials = trials_of(sweep, points)[first * len(sweep.seeds) :]
+    return [_task(sweep, name, point, seed, stamp) for name, point, seed in trials]
 
 
 def settings_of(sweep: Sweep, point: Point) -> Point:
@@ -105,29 +108,58 @@ def _task(sweep: Sweep, name: str, point: Point, seed: int, stamp: str) -> Task:
 
 
 def plan_sweep(sweep: Sweep) -> list[tuple[str, Point, int, str, str]]:
-    """Name, settings, seed, verdict and reason of every trial, without running anything."""
+    """Name, settings, seed, verdict and reason of every trial, without running anything.
+
+    Of a search by Optuna, the trials whose points it has chosen so far.
+    """
     require_own_folder(sweep)
-    told = explain(tasks_of(sweep), code_version("version"))
-    return [(*trial, verdict, why) for trial, (_, verdict, why) in zip(trials_of(sweep), told, strict=True)]
+    points: Sequence[Point] = sweep.points
+    if sweep.search == "optuna":
+        require_optuna()
+        points = OptunaSearch(sweep).points if (sweep.out / STUDY).exists() else []
+    told = explain(tasks_of(sweep, points), code_version("version"))
+    return [(*trial, verdict, why) for trial, (_, verdict, why) in zip(trials_of(sweep, points), told, strict=True)]
 
 
 def run_sweep(
-    sweep: Sweep, *, jobs: int | None = None, tell: Callable[[str], None]
+    sweep: Sweep, *, jobs: int | None = None, where: list[Place] | None = None, tell: Callable[[str], None]
 ) -> tuple[list[Row], PipelineResult]:
     """Run the trials that have not finished. The rows come best first. tell: receives lines about progress.
 
-    `RunError` if the folder is of something else, or if another process uses it.
+    where: the places of trials; None for the hosts of a Slurm allocation, else the devices of this machine. `RunError`
+    if the folder is of something else, or if another process uses it.
     """
     require_own_folder(sweep)
+    if sweep.search == "optuna":
+        require_optuna()
     with locked(sweep.out, "sweep"):
         require_own_folder(sweep)
         write_json(sweep.out / DESCRIPTION, sweep.description, "describe the sweep")
-        tasks = tasks_of(sweep)
+        search = OptunaSearch(sweep) if sweep.search == "optuna" else None
+        points = list(sweep.points if search is None else search.points)
+
+        def settle(so_far: PipelineResult) -> None:
+            for i, row in enumerate(_points(sweep, points, so_far)):
+                if search is not None:
+                    search.tell(i, row.score, _stop(row))
+
+        def more(so_far: PipelineResult) -> list[Task]:
+            settle(so_far)
+            point = None if search is None else search.ask()
+            if point is None:
+                return []
+            points.append(point)
+            return tasks_of(sweep, points, len(points) - 1)
+
+        tasks = tasks_of(sweep, points)
         pipeline = Pipeline(
             sweep.file, sweep.out, tuple(t.scene for t in tasks), ("train",), sweep.jobs, _RETRIES, code="version"
         )
-        done = run_tasks(pipeline, tasks, jobs=jobs, tell=tell, where=_where(sweep, jobs))
-    return _rows(sweep, done), done
+        done = run_tasks(
+            pipeline, tasks, jobs=jobs, tell=tell, where=where or _where(sweep, jobs), more=more if search else None
+        )
+        settle(done)
+    return sorted(_points(sweep, points, done), key=_rank), done
 
 
 def _where(sweep: Sweep, jobs: int | None) -> list[Place]:
@@ -162,9 +194,10 @@ def require_own_folder(sweep: Sweep) -> None:
         )
 
 
-def _rows(sweep: Sweep, done: PipelineResult) -> list[Row]:
+def _points(sweep: Sweep, points: Sequence[Point], done: PipelineResult) -> list[Row]:
+    """A row for each point, in their order."""
     trials = []
-    for (name, point, seed), task in zip(trials_of(sweep), done.tasks, strict=True):
+    for (name, point, seed), task in zip(trials_of(sweep, points), done.tasks, strict=True):
         result = done.results[name].get("train", {})
         score = None if result.get("pruned") else result.get(sweep.metric)
         trials.append(Trial(name, point, seed, task.state, task.why, score, result))
@@ -175,7 +208,15 @@ def _rows(sweep: Sweep, done: PipelineResult) -> list[Row]:
         whole = len(scores) == len(group)
         spread = statistics.stdev(scores) if whole and len(scores) > 1 else None
         rows.append(Row(group[0].settings, statistics.mean(scores) if whole else None, spread, group))
-    return sorted(rows, key=_rank)
+    return rows
+
+
+def _stop(row: Row) -> Look | None:
+    """Where a point was pruned, with the mean PSNR of its pruned trials there; None if it was not, or still runs."""
+    if any(trial.state not in ("done", "skipped") for trial in row.trials):
+        return None
+    stops = [trial.result["pruned"] for trial in row.trials if trial.result.get("pruned")]
+    return Look(stops[0]["step"], statistics.mean(stop["psnr"] for stop in stops)) if stops else None
 
 
 def _rank(row: Row) -> tuple[bool, bool, float]:

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from .prune import Prune, read_prune
 from .reading import number, options_of, path_in, read_toml, require_known, text
 
 METRICS = ("held_out_psnr", "best_held_out_psnr")
-SEARCHES = ("grid", "random")
+SEARCHES = ("grid", "random", "optuna")
 MOST_TRIALS = 10_000
 _TOP = ("scene", "out", "search", "trials", "draw_seed", "seeds", "metric", "jobs", "memory", "prune", "train", "space")
 _OURS = ("out", "resume", "json", "view", "host", "port")
@@ -46,14 +46,19 @@ class Range:
         return min(max(math.exp(value) if self.log else value, self.low), self.high)
 
 
+Space = Mapping[str, list[JSON] | Range]
+"""What each setting may be, by its name."""
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A checked sweep file.
 
-    scene: a folder, or "builtin". train: options of `raymine train` that all trials share. points: settings to try.
-    options: which settings are options of `raymine train`; the others are settings of the recipe's config. seeds: every
-    point is trained once with each. description: what the file asks for, which tells this sweep from others. memory:
-    GiB of GPU memory that a trial needs; None if the file does not say. prune: when trials are stopped early.
+    scene: a folder, or "builtin". train: options of `raymine train` that all trials share. points: settings to try; ()
+    with the search `optuna`, which chooses `trials` points of the space while the sweep runs. options: which settings
+    are options of `raymine train`; the others are settings of the recipe's config. seeds: every point is trained once
+    with each. description: what the file asks for, which tells this sweep from others. memory: GiB of GPU memory that a
+    trial needs; None if the file does not say. prune: when trials are stopped early. draw_seed: of random points.
     """
 
     file: Path
@@ -68,6 +73,10 @@ class Sweep:
     description: JSON
     memory: float | None = None
     prune: Prune | None = None
+    search: str = "grid"
+    space: Space = field(default_factory=dict)
+    trials: int = 0
+    draw_seed: int = 0
 
 
 def load_sweep(path: Path, known: Collection[str]) -> Sweep:
@@ -97,13 +106,23 @@ def load_sweep(path: Path, known: Collection[str]) -> Sweep:
             more = "List `seeds`." if name == "seed" else "Give it in [train]." if name in _FIXED else "Remove it."
             raise ConfigError(f"{path}: [space] may not vary `{name}`.", hint=more)
     search = _choice(path, data, "search", "grid", SEARCHES)
-    points = _grid(path, space, data) if search == "grid" else _random(path, space, data)
+    trials, draw_seed = _draws(path, search, data)
+    points: tuple[Point, ...] = ()
+    if search != "optuna":
+        points = _grid(path, space) if search == "grid" else _random(space, trials, draw_seed)
     prune = read_prune(path, data.get("prune"))
     seeds = data.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
         raise ConfigError(f"{path}: `seeds` must be a list of whole numbers of at least 0, got {seeds!r:.80}.")
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"{path}: `seeds` names a seed twice: {seeds!r:.80}.")
+    metric = _choice(path, data, "metric", METRICS[0], METRICS)
+    # What Optuna is told of a point is by the metric. Its points come one after the other, so their number may be
+    # raised later; those of the other searches are all known.
+    asked: dict[str, JSON] = {"points": list(points)}
+    if search == "optuna":
+        ranges = {name: asdict(values) if isinstance(values, Range) else values for name, values in space.items()}
+        asked = {"search": search, "space": ranges, "draw_seed": draw_seed, "metric": metric}
     return Sweep(
         file=path,
         out=path_in(path, "out", data.get("out", f"results/{path.stem}"), here),
@@ -112,18 +131,46 @@ def load_sweep(path: Path, known: Collection[str]) -> Sweep:
         points=points,
         options=options,
         seeds=tuple(seeds),
-        metric=_choice(path, data, "metric", METRICS[0], METRICS),
+        metric=metric,
         jobs=None if "jobs" not in data else int(number(path, data, "jobs", 1, 1, 256)),
         description={
             "scene": scene,
             "train": dict(train),
-            "points": list(points),
+            **asked,
             "seeds": seeds,
             **({} if prune is None else {"prune": asdict(prune)}),
         },
         memory=None if "memory" not in data else number(path, data, "memory", 1.0, 0.01, 10_000.0),
         prune=prune,
+        search=search,
+        space=space,
+        trials=trials,
+        draw_seed=draw_seed,
     )
+
+
+def probes(sweep: Sweep) -> list[Point]:
+    """Points that show whether a trial of this sweep can start: every one that is known, or every value once."""
+    if sweep.points:
+        return list(sweep.points)
+    values = {
+        name: [each.low, each.high] if isinstance(each, Range) else list(each) for name, each in sweep.space.items()
+    }
+    most = max(len(each) for each in values.values())
+    return [{name: each[min(i, len(each) - 1)] for name, each in values.items()} for i in range(most)]
+
+
+def size_of(space: Space) -> float:
+    """How many points a space has; infinite where a setting may be any number of a range."""
+    sizes: list[float] = []
+    for values in space.values():
+        if not isinstance(values, Range):
+            sizes.append(len(values))
+        elif isinstance(values.low, int) and isinstance(values.high, int):
+            sizes.append(values.high - values.low + 1)
+        else:
+            return math.inf
+    return math.prod(sizes)
 
 
 def _require_train(path: Path, train: Mapping[str, JSON], known: Collection[str]) -> None:
@@ -174,28 +221,36 @@ def _range(path: Path, name: str, item: Mapping[str, Any]) -> Range:
     return Range(low, high, log)
 
 
-def _grid(path: Path, space: Mapping[str, list[JSON] | Range], data: Mapping[str, Any]) -> tuple[Point, ...]:
+def _draws(path: Path, search: str, data: Mapping[str, Any]) -> tuple[int, int]:
+    """How many points are wanted, and the seed of their choice; zeros for a grid."""
+    if search == "grid":
+        for key in ("trials", "draw_seed"):
+            if key in data:
+                hint = 'Use search = "random" or "optuna", or remove it.'
+                raise ConfigError(f"{path}: `{key}` is not for a grid, which tries every combination.", hint=hint)
+        return 0, 0
+    if "trials" not in data:
+        raise ConfigError(f'{path}: search = "{search}" needs `trials`, the number of points to try.')
+    trials = int(number(path, data, "trials", 1, 1, MOST_TRIALS))
+    return trials, int(number(path, data, "draw_seed", 0, 0, 2**63 - 1))
+
+
+def _grid(path: Path, space: Space) -> tuple[Point, ...]:
     lists = []
     for name, values in space.items():
         if isinstance(values, Range):
             raise ConfigError(
                 f"{path}: `{name}` is a range, and a grid needs lists.",
-                hint='List its values, or use search = "random".',
+                hint='List its values, or use search = "random" or "optuna".',
             )
         lists.append(values)
-    for key in ("trials", "draw_seed"):
-        if key in data:
-            raise ConfigError(f'{path}: `{key}` is for search = "random"; a grid tries every combination.')
-    if math.prod(len(values) for values in lists) > MOST_TRIALS:
+    if size_of(space) > MOST_TRIALS:
         raise ConfigError(f"{path}: the grid has more than {MOST_TRIALS} points.", hint='Use search = "random".')
     return tuple(dict(zip(space, values, strict=True)) for values in itertools.product(*lists))
 
 
-def _random(path: Path, space: Mapping[str, list[JSON] | Range], data: Mapping[str, Any]) -> tuple[Point, ...]:
-    if "trials" not in data:
-        raise ConfigError(f'{path}: search = "random" needs `trials`, the number of points to draw.')
-    wanted = int(number(path, data, "trials", 1, 1, MOST_TRIALS))
-    generator = random.Random(int(number(path, data, "draw_seed", 0, 0, 2**63 - 1)))
+def _random(space: Space, wanted: int, seed: int) -> tuple[Point, ...]:
+    generator = random.Random(seed)
     points: list[Point] = []
     seen: set[str] = set()
     for _ in range(100 * wanted):
@@ -215,9 +270,6 @@ def _random(path: Path, space: Mapping[str, list[JSON] | Range], data: Mapping[s
 def _choice(path: Path, data: Mapping[str, Any], key: str, default: str, known: tuple[str, ...]) -> str:
     value = data.get(key, default)
     if value not in known:
-        hint = {
-            "metric": "Test views choose nothing; evaluate the best trial with raymine eval.",
-            "search": "Optuna search is not in this version.",
-        }[key]
+        hint = "Test views choose nothing; evaluate the best trial with raymine eval." if key == "metric" else ""
         raise ConfigError(f"{path}: `{key}` must be {' or '.join(known)}, got {value!r:.80}.", hint=hint)
     return str(value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -16,6 +17,7 @@ from ..flags import flags_of
 from .train import Train
 
 if TYPE_CHECKING:
+    from raymine.pipeline.devices import Place
     from raymine.pipeline.sweep import Row
     from raymine.pipeline.sweep_spec import Point
     from raymine.pipeline.sweep_spec import Sweep as Spec
@@ -29,7 +31,9 @@ class Sweep:
     file: tyro.conf.Positional[Path]
     """The sweep file."""
     on: Literal["local", "ray"] = "local"
-    """Where trials run: `local` is this machine. `ray` is not in this version."""
+    """Where trials run: `local` is this machine, or the hosts of a Slurm allocation; `ray` a Ray cluster."""
+    ray_address: str | None = None
+    """With --on ray: HOST:PORT of the cluster. RAY_ADDRESS if not given; without either, a local one is started."""
     dry_run: bool = False
     """Only list the trials, and say which would run."""
     jobs: int | None = None
@@ -40,12 +44,12 @@ class Sweep:
     """Print one JSON document on stdout."""
 
     def execute(self) -> int:
-        from raymine.files import write_json
         from raymine.pipeline.sweep import plan_sweep, require_own_folder, run_sweep
+        from raymine.pipeline.sweep_report.page import write_results
         from raymine.pipeline.sweep_spec import load_sweep
 
-        if self.on == "ray":
-            raise ConfigError("--on ray: this version runs sweeps locally only.", hint="Use --on local.")
+        if self.ray_address is not None and self.on != "ray":
+            raise ConfigError("--ray-address is for --on ray.", hint="Add --on ray, or leave it out.")
         if self.jobs is not None and not 1 <= self.jobs <= 256:
             raise ConfigError(f"--jobs must be between 1 and 256, got {self.jobs}.")
         known = [flag.lstrip("-").replace("-", "_") for flag in flags_of(Train) if flag.startswith("--")]
@@ -55,16 +59,10 @@ class Sweep:
         require_own_folder(sweep)
         _require_trainable(sweep)
         if self.dry_run:
-            return self._tell_plan(plan_sweep(sweep))
-        rows, done = run_sweep(sweep, jobs=self.jobs, tell=output.say)
-        document = {
-            "file": str(self.file),
-            "out": str(sweep.out),
-            "ok": done.exit_code == 0,
-            "metric": sweep.metric,
-            "rows": [asdict(row) for row in rows],
-        }
-        write_json(sweep.out / "results.json", document, "write the results")
+            return self._tell_plan(sweep, plan_sweep(sweep))
+        with self._where(sweep) as where:
+            rows, done = run_sweep(sweep, jobs=self.jobs, where=where, tell=output.say)
+        document = write_results(sweep, rows, done.exit_code == 0)
         if self.json:
             output.emit_json(document)
         else:
@@ -72,14 +70,28 @@ class Sweep:
         _conclude(sweep, rows)
         return done.exit_code
 
-    def _tell_plan(self, trials: list[tuple[str, Point, int, str, str]]) -> int:
+    def _where(self, sweep: Spec) -> contextlib.AbstractContextManager[list[Place] | None]:
+        """The places of trials on a Ray cluster, which the block has joined; None for those of `--on local`."""
+        if self.on == "local":
+            return contextlib.nullcontext()
+        from raymine.pipeline.ray_cluster import ray_places
+
+        return ray_places(self.jobs or sweep.jobs, self.ray_address)
+
+    def _tell_plan(self, sweep: Spec, trials: list[tuple[str, Point, int, str, str]]) -> int:
         columns = ("trial", "settings", "seed", "verdict", "why")
         if self.json:
             output.emit_json([dict(zip(columns, trial, strict=True)) for trial in trials])
             return 0
-        names = list(trials[0][1])
-        rows = [[name, *(_cell(point[n]) for n in names), str(seed), *rest] for name, point, seed, *rest in trials]
-        output.results().print(output.table("", ("trial", *names, "seed", "", "because"), rows))
+        from raymine.pipeline.sweep_report.words import value
+
+        names = list(sweep.space)
+        rows = [[name, *(value(point[n]) for n in names), str(seed), *rest] for name, point, seed, *rest in trials]
+        if rows:
+            output.results().print(output.table("", ("trial", *names, "seed", "", "because"), rows))
+        if sweep.search == "optuna":
+            left = max(0, sweep.trials - len(trials) // len(sweep.seeds))
+            output.say(f"Optuna chooses up to {left} more points while the sweep runs.")
         return 0
 
 
@@ -90,11 +102,12 @@ def _require_trainable(sweep: Spec) -> None:
     from raymine.experiment.prepare import prepare
     from raymine.pipeline.run import words_of
     from raymine.pipeline.sweep import options_of_trial, settings_of
+    from raymine.pipeline.sweep_spec import probes
 
     from ..app import parse
 
     prepared = None
-    for point in sweep.points:
+    for point in probes(sweep):
         arguments = [sweep.scene, *words_of(options_of_trial(sweep, point, sweep.seeds[0]))]
         command = parse("train", arguments)
         if isinstance(command, int):
@@ -107,35 +120,30 @@ def _require_trainable(sweep: Spec) -> None:
             replace_fields(recipes.build(recipe, prepared.scene, prepared.device.type), request.overrides)
 
 
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _print(sweep: Spec, rows: list[Row]) -> None:
-    names = [name for name in sweep.points[0] if len({repr(row.settings[name]) for row in rows}) > 1]
+    from raymine.pipeline.sweep_report import words
+
+    names = words.varied(sweep, rows)
     spread = ["spread"] if len(sweep.seeds) > 1 else []
     title = "held-out\nPSNR (dB)" if sweep.metric == "held_out_psnr" else "best held-out\nPSNR (dB)"
     lines = []
     for row in rows:
-        states = {trial.state for trial in row.trials}
-        state = "" if states <= {"done", "skipped"} else "failed" if "failed" in states else "not reached"
-        stops = [trial.result["pruned"] for trial in row.trials if trial.result.get("pruned")]
-        if stops and not state:
-            state = ", ".join(f"pruned at step {stop['step']} ({output.number(stop['psnr'])} dB)" for stop in stops)
         cells = [output.number(row.score), *([output.number(row.spread)] if spread else [])]
-        seconds = [trial.result["elapsed"] for trial in row.trials if trial.result.get("elapsed") is not None]
-        cells.append(output.duration(sum(seconds) / len(seconds)) if seconds else "-")
-        lines.append([*(_cell(row.settings[name]) for name in names), *cells, row.trials[0].name, state])
+        seconds = words.trained_seconds(row)
+        cells.append("-" if seconds is None else output.duration(seconds))
+        lines.append([*(words.value(row.settings[n]) for n in names), *cells, row.trials[0].name, words.state(row)])
     columns = (*names, title, *spread, "trained", "trial", "")
     output.results().print(output.table("", columns, lines, right=(title, *spread, "trained")))
 
 
 def _conclude(sweep: Spec, rows: list[Row]) -> None:
+    from raymine.pipeline.sweep_report import page, words
+
     for row in rows:
         for trial in row.trials:
             if trial.state == "failed":
                 output.warn(f"{trial.name}: {trial.why}")
-    if rows[0].score is not None:
-        best = ", ".join(f"{name} = {_cell(value)}" for name, value in rows[0].settings.items())
-        output.say(f"Best: {best} ({rows[0].score:.2f} dB on held-out views). Run: {rows[0].trials[0].result['run']}")
-    output.say(f"Results: {sweep.out / 'results.json'}")
+    if rows and rows[0].score is not None:
+        best, run = rows[0], words.best_trial(rows[0]).result["run"]
+        output.say(f"Best: {words.settings(best.settings)} ({best.score:.2f} dB on held-out views). Run: {run}")
+    output.say(f"Results: {sweep.out / page.PAGE} and {sweep.out / page.RESULTS}")

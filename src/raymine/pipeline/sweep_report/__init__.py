@@ -1,0 +1,1 @@
+"""The results of a sweep: `results.json`, and a page about them."""
