@@ -96,8 +96,8 @@ def test_page_shows_what_render_gives_and_follows_the_camera(tmp_path: Path) -> 
         assert (before != after).mean() > 0.01
 
 
-def test_other_machines_need_the_token(tmp_path: Path) -> None:
-    with shown(tmp_path, Place("0.0.0.0", 0, "secret")) as server:
+def test_a_server_with_a_token_lets_nobody_in_without_it(tmp_path: Path) -> None:
+    with shown(tmp_path, Place(token="secret")) as server:
         base = f"http://127.0.0.1:{server.url.rpartition(':')[2].partition('/')[0]}"
         assert server.url.endswith("/?token=secret")
         with pytest.raises(urllib.error.HTTPError) as refused:
