@@ -1,13 +1,18 @@
-"""What `train --view` costs: wall clock of the same steps without a viewer, with nobody connected, and with a client.
+"""What `train --view` costs: the time of the same steps without a viewer, with nobody connected, and with a client.
 
-    python benchmarks/bench_viewer.py [steps] [device]
+    python benchmarks/bench_viewer.py [steps] [rounds] [device]
 
-The client is one of viser's in name only: it has a camera, which moves every two seconds, and drops the pictures. So
-the time is that of rendering and pacing, without a browser that takes cores from training, and without viser.
+Each round trains once in each mode, one after the other, so that other work on the machine meets all modes alike. The
+result is the median over rounds of the ratio within a round, of wall clock and of processor time.
+
+`closed` has the viewer's real server. `open` and `hard` have a client in name only: it has a camera, which moves every
+two seconds, and drops the pictures. So their time is that of rendering and pacing, without a browser, which would take
+cores from training where it runs on the same machine. `hard` shows hard samples, `open` colour.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import time
@@ -19,11 +24,12 @@ import numpy as np
 
 from raymine.experiment import LiveRun, Observers, SilentObserver, StartInfo, TrainRequest, train
 from raymine.listening import Place
-from raymine.viewer import live
+from raymine.viewer import ViewServer, live
 from raymine.viewer.camera import orientation_of
+from raymine.viewer.draw import Look
 from raymine.viewer.presenter import Presenter
 
-MODES = ("without", "closed", "open")
+MODES = ("without", "closed", "open", "hard")
 
 
 class Client:
@@ -44,60 +50,67 @@ class Server:
     """Stands for `viewer.ViewServer`."""
 
     def __init__(self, place: Place, door: Any, scene: Any, device: Any, run: Path, **options: Any) -> None:
-        self.presenter = Presenter(scene, device, most_seconds=options["most_seconds"])
-        self.panel = SimpleNamespace(tell=lambda text: None)
+        self.presenter = Presenter(scene, device, most_seconds=options["most_seconds"], photos=options["photos"])
+        self.panel = SimpleNamespace(tell=lambda *paragraphs: None)
 
     def stop(self) -> None:
         return None
 
 
 class Watch(SilentObserver):
-    """Connects the client, moves its camera, and takes the time."""
+    """Connects the client, moves its camera, and takes the time: wall clock and processor time."""
 
-    def __init__(self, viewer: live.LiveViewer | None) -> None:
-        self.viewer, self.client = viewer, None if viewer is None else Client(np.eye(4)[:3])
-        self.began = self.ended = self.moved = 0.0
+    def __init__(self, viewer: live.LiveViewer | None, look: Look) -> None:
+        self.viewer, self.look, self.client = viewer, look, None if viewer is None else Client(np.eye(4)[:3])
+        self.began = self.ended = (0.0, 0.0)
+        self.moved = 0.0
 
     def on_start(self, info: StartInfo) -> None:
         if self.viewer is not None and self.viewer.server is not None and info.source is not None:
             self.client = Client(info.source.frames[0].pose)
+            self.viewer.server.presenter.changed(self.look)
             self.viewer.server.presenter.joined(self.client)
-        self.began = time.perf_counter()
+        self.began = time.perf_counter(), time.process_time()
 
     def on_burst(self, live: LiveRun) -> None:
         now = time.perf_counter()
         if self.viewer is not None and self.viewer.server is not None and now - self.moved > 2:
             self.moved = now
             self.viewer.server.presenter.moved(self.client)
-        self.ended = now
+        self.ended = now, time.process_time()
 
 
-def measure(mode: str, steps: int, device: str) -> float:
-    """Train, print what it took, and return the wall clock in seconds."""
+def measure(mode: str, steps: int, device: str) -> tuple[float, float]:
+    """Train, print what it took, and return the seconds of wall clock and of all processors."""
+    # viser has no client here, so a stand-in takes its place where somebody looks.
+    live.ViewServer = ViewServer if mode == "closed" else Server  # type: ignore[assignment,misc]
     viewer = None if mode == "without" else live.LiveViewer(Place())
-    watch = Watch(viewer if mode == "open" else None)
+    watch = Watch(viewer if mode in ("open", "hard") else None, Look("hard" if mode == "hard" else "colour"))
     with tempfile.TemporaryDirectory() as folder:
         request = TrainRequest("builtin", out=Path(folder, "run"), steps=steps, evaluate_views=0, device=device)
         train(request, observer=Observers([*([] if viewer is None else [viewer]), watch]))
     if viewer is not None:
         viewer.close()
-    wall = watch.ended - watch.began
-    told = f"{device}, {steps} steps, {mode}: {wall:.2f} s"
+    wall, processors = (ended - began for began, ended in zip(watch.began, watch.ended, strict=True))
+    told = f"{device}, {steps} steps, {mode}: {wall:.2f} s, {processors:.2f} s of processor time"
     if watch.client is not None and viewer is not None and watch.client.sizes:
         sizes = watch.client.sizes
         told += f", {viewer.seconds_drawn:.2f} s of it for {len(sizes)} pictures, from {sizes[0]} to {max(sizes)}"
     print(told, flush=True)
-    return wall
+    return wall, processors
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    device = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    # No viser: the server's part is that of a stand-in.
-    live.ViewServer = Server  # type: ignore[assignment,misc]
-    live.require_viser = lambda: None
-    best = {mode: min(measure(mode, steps, device) for _ in range(2)) for mode in MODES}
-    print(", ".join(f"{mode} / without: {best[mode] / best['without']:.3f}" for mode in MODES[1:]))
+    given = dict(zip(("steps", "rounds", "device"), sys.argv[1:], strict=False))
+    steps, rounds, device = int(given.get("steps", 300)), int(given.get("rounds", 5)), given.get("device", "auto")
+    # The first training compiles kernels, and reads the scene.
+    measure("without", 2, device)
+    times = [{mode: measure(mode, steps, device) for mode in MODES} for _ in range(rounds)]
+    for what, place in (("wall clock", 0), ("processor time", 1)):
+        for mode in MODES[1:]:
+            ratios = sorted(each[mode][place] / each["without"][place] for each in times)
+            spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+            print(f"{what}, {mode} / without: {statistics.median(ratios):.3f} ({spread}, {rounds} rounds)")
 
 
 if __name__ == "__main__":
