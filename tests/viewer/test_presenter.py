@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from raymine.cameras import look_at
+from raymine.contracts import Rendered
 from raymine.evaluate.metrics import psnr
 from raymine.experiment import LoadedRun, load_run, train
 from raymine.export import render_view
-from raymine.pictures import depth_picture
+from raymine.pictures import depth_picture, error_picture
 from raymine.scenes.bank import open_bank
 from raymine.step.hardness import HardView
 from raymine.viewer.camera import camera_of
@@ -23,6 +24,7 @@ from raymine.viewer.photos import Photos
 from raymine.viewer.presenter import REST, Model, Presenter
 from raymine.viewer.things import occupied_points
 from support.disc_scene import write_scene_of_eight
+from support.moving_scene import moving_data, moving_scene
 from support.novel_views import forward_scene
 from support.runs import request
 from support.screens import FakeClient
@@ -219,6 +221,31 @@ def test_photo_of_a_scene_that_moves_is_near_in_time_too() -> None:
     photos = Photos(replace(base, frames=frames), (0, 1, 2), pytest.fail)
     assert [photos.nearest(frames[0].pose, time) for time in (0.1, 0.6, 1.0)] == [0, 1, 2]
     assert photos.nearest(frames[0].pose) == 0
+
+
+def test_moment_of_the_slider_is_drawn_and_errors_are_those_at_the_moment_of_the_photo() -> None:
+    """A renderer whose red is the time of the ray."""
+
+    class Clockwork:
+        def render(self, rays, background):  # type: ignore[no-untyped-def]
+            colour = torch.stack([rays.time, torch.zeros_like(rays.time), torch.zeros_like(rays.time)], 1)
+            return Rendered(colour, torch.ones(len(rays)), torch.ones(len(rays)), torch.empty(0))
+
+    scene, data = moving_scene(3), moving_data(moving_scene(3))
+    photos = Photos(scene, (0, 1, 2), lambda: data.images)
+    presenter = Presenter(scene, torch.device("cpu"), photos=photos)
+    client = FakeClient(scene.frames[1].pose, width=24, height=24)
+    presenter.joined(client)
+    for time in (0.0, 0.6):
+        presenter.changed(Look(time=time))
+        assert presenter.draw_next(Model(Clockwork(), no_photos))
+        assert (client.pictures[-1][..., 0] == round(255 * time)).all()
+    presenter.changed(Look("error", time=0.6))
+    assert presenter.draw_next(Model(Clockwork(), no_photos))
+    assert presenter.caption == "Error against view_1.png"
+    shown = np.zeros((24, 24, 3), np.float32)
+    shown[..., 0] = 0.5
+    np.testing.assert_array_equal(client.pictures[-1], error_picture(shown, photos.photo(1)))
 
 
 @pytest.mark.parametrize(("canvas", "shape"), [((40, 10), (10, 40)), ((10, 40), (40, 10)), ((7, 7), (10, 10))])
