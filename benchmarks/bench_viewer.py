@@ -57,7 +57,7 @@ class Turns(SilentObserver):
         self.client = Client(np.eye(4)[:3])
         self.times: list[dict[str, tuple[float, float]]] = []
         self.idle = self.moved = 0.0
-        self._began, self._first = (0.0, 0.0), 0
+        self._began, self._first, self._mode = (0.0, 0.0), 0, ""
 
     @property
     def presenter(self) -> Presenter:
@@ -77,7 +77,7 @@ class Turns(SilentObserver):
             # The steps before this call are the first ones, which load code.
             self._turn(live.step)
             return
-        mode = MODES[len(self.times[-1])]
+        mode = self._mode
         if mode != "without":
             if time.perf_counter() - self.moved > 2:
                 self.moved = time.perf_counter()
@@ -95,7 +95,8 @@ class Turns(SilentObserver):
         """Begin with the next mode."""
         if not self.times or len(self.times[-1]) == len(MODES):
             self.times.append({})
-        mode = MODES[len(self.times[-1])]
+        # Each round begins with another mode: some work, such as that on the occupancy grid, comes every 16 steps.
+        mode = self._mode = MODES[(len(self.times) + len(self.times[-1])) % len(MODES)]
         self.presenter.left(self.client)
         if mode in ("open", "hard"):
             self.presenter.changed(Look("hard" if mode == "hard" else "colour"))
