@@ -1,13 +1,19 @@
-"""What `train --view` costs: wall clock of the same steps without a viewer, with nobody connected, and with a client.
+"""What `train --view` costs: the time of training steps without a viewer, with nobody connected, and with a client.
 
-    python benchmarks/bench_viewer.py [steps] [device]
+    python benchmarks/bench_viewer.py [steps] [rounds] [device]
 
-The client is one of viser's in name only: it has a camera, which moves every two seconds, and drops the pictures. So
-the time is that of rendering and pacing, without a browser that takes cores from training, and without viser.
+One run trains `steps` steps in each mode, in turns, for some rounds. So other work on the machine meets all modes
+alike. The result is, for each mode, the ratio of its time to that without a viewer: over all rounds, and the median of
+the rounds. Times are wall clock and processor time of this process.
+
+The viewer's real server runs all the time. The client is one of viser's in name only: it has a camera, which moves
+every two seconds, and drops the pictures. So its time is that of rendering and pacing, without a browser, which would
+take cores from training where it runs on the same machine. `open` shows colour, `hard` hard samples.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import time
@@ -17,13 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from raymine.experiment import LiveRun, Observers, SilentObserver, StartInfo, TrainRequest, train
+from raymine.experiment import LiveRun, RunResult, SilentObserver, StartInfo, TrainRequest, train
 from raymine.listening import Place
-from raymine.viewer import live
+from raymine.viewer import LiveViewer
 from raymine.viewer.camera import orientation_of
+from raymine.viewer.draw import Look
 from raymine.viewer.presenter import Presenter
 
-MODES = ("without", "closed", "open")
+MODES = ("without", "closed", "open", "hard")
+IDLE = 10.0
+"""Seconds for which the server is watched while nothing is trained."""
 
 
 class Client:
@@ -40,64 +49,83 @@ class Client:
         self.sizes.append(image.shape[:2])
 
 
-class Server:
-    """Stands for `viewer.ViewServer`."""
+class Turns(SilentObserver):
+    """Lets the modes take turns, and adds up their times. `times[round][mode]` is wall clock and processor time."""
 
-    def __init__(self, place: Place, door: Any, scene: Any, device: Any, run: Path, **options: Any) -> None:
-        self.presenter = Presenter(scene, device, most_seconds=options["most_seconds"])
-        self.panel = SimpleNamespace(tell=lambda text: None)
+    def __init__(self, viewer: LiveViewer, steps: int) -> None:
+        self.viewer, self.steps = viewer, steps
+        self.client = Client(np.eye(4)[:3])
+        self.times: list[dict[str, tuple[float, float]]] = []
+        self.idle = self.moved = 0.0
+        self._began, self._first, self._mode = (0.0, 0.0), 0, ""
 
-    def stop(self) -> None:
-        return None
-
-
-class Watch(SilentObserver):
-    """Connects the client, moves its camera, and takes the time."""
-
-    def __init__(self, viewer: live.LiveViewer | None) -> None:
-        self.viewer, self.client = viewer, None if viewer is None else Client(np.eye(4)[:3])
-        self.began = self.ended = self.moved = 0.0
+    @property
+    def presenter(self) -> Presenter:
+        assert self.viewer.server is not None
+        return self.viewer.server.presenter
 
     def on_start(self, info: StartInfo) -> None:
-        if self.viewer is not None and self.viewer.server is not None and info.source is not None:
-            self.client = Client(info.source.frames[0].pose)
-            self.viewer.server.presenter.joined(self.client)
-        self.began = time.perf_counter()
+        assert info.source is not None
+        self.viewer.on_start(info)
+        self.client = Client(info.source.frames[0].pose)
+        begin = time.process_time()
+        time.sleep(IDLE)
+        self.idle = (time.process_time() - begin) / IDLE
 
     def on_burst(self, live: LiveRun) -> None:
-        now = time.perf_counter()
-        if self.viewer is not None and self.viewer.server is not None and now - self.moved > 2:
-            self.moved = now
-            self.viewer.server.presenter.moved(self.client)
-        self.ended = now
+        if not self._first:
+            # The steps before this call are the first ones, which load code.
+            self._turn(live.step)
+            return
+        mode = self._mode
+        if mode != "without":
+            if time.perf_counter() - self.moved > 2:
+                self.moved = time.perf_counter()
+                self.presenter.moved(self.client)
+            self.viewer.on_burst(live)
+        if live.step - self._first >= self.steps:
+            wall, processors = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+            self.times[-1][mode] = wall, processors
+            self._turn(live.step)
 
+    def on_end(self, result: RunResult) -> None:
+        self.viewer.on_end(result)
 
-def measure(mode: str, steps: int, device: str) -> float:
-    """Train, print what it took, and return the wall clock in seconds."""
-    viewer = None if mode == "without" else live.LiveViewer(Place())
-    watch = Watch(viewer if mode == "open" else None)
-    with tempfile.TemporaryDirectory() as folder:
-        request = TrainRequest("builtin", out=Path(folder, "run"), steps=steps, evaluate_views=0, device=device)
-        train(request, observer=Observers([*([] if viewer is None else [viewer]), watch]))
-    if viewer is not None:
-        viewer.close()
-    wall = watch.ended - watch.began
-    told = f"{device}, {steps} steps, {mode}: {wall:.2f} s"
-    if watch.client is not None and viewer is not None and watch.client.sizes:
-        sizes = watch.client.sizes
-        told += f", {viewer.seconds_drawn:.2f} s of it for {len(sizes)} pictures, from {sizes[0]} to {max(sizes)}"
-    print(told, flush=True)
-    return wall
+    def _turn(self, step: int) -> None:
+        """Begin with the next mode."""
+        if not self.times or len(self.times[-1]) == len(MODES):
+            self.times.append({})
+        # Each round begins with another mode: some work, such as that on the occupancy grid, comes every 16 steps.
+        mode = self._mode = MODES[(len(self.times) + len(self.times[-1])) % len(MODES)]
+        self.presenter.left(self.client)
+        if mode in ("open", "hard"):
+            self.presenter.changed(Look("hard" if mode == "hard" else "colour"))
+            self.presenter.joined(self.client)
+        self._began, self._first = (time.perf_counter(), time.process_time()), step
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    device = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    # No viser: the server's part is that of a stand-in.
-    live.ViewServer = Server  # type: ignore[assignment,misc]
-    live.require_viser = lambda: None
-    best = {mode: min(measure(mode, steps, device) for _ in range(2)) for mode in MODES}
-    print(", ".join(f"{mode} / without: {best[mode] / best['without']:.3f}" for mode in MODES[1:]))
+    given = dict(zip(("steps", "rounds", "device"), sys.argv[1:], strict=False))
+    steps, rounds, device = int(given.get("steps", 20)), int(given.get("rounds", 10)), given.get("device", "auto")
+    turns = Turns(LiveViewer(Place()), steps)
+    with tempfile.TemporaryDirectory() as folder:
+        total = (steps + 64) * rounds * len(MODES) if device != "cpu" else steps * rounds * len(MODES) + 1
+        train(
+            TrainRequest("builtin", out=Path(folder, "run"), steps=total, evaluate_views=0, device=device),
+            observer=turns,
+        )
+    times = [each for each in turns.times if len(each) == len(MODES)]
+    viewer, sizes = turns.viewer, turns.client.sizes
+    print(f"{device}, {len(times)} rounds of {steps} steps in each mode")
+    print(f"idle server: {100 * turns.idle:.2f} % of one core")
+    watched = viewer.seconds_drawn + viewer.seconds_trained
+    share = 100 * viewer.seconds_drawn / watched if watched else 0.0
+    print(f"{len(sizes)} pictures, up to {max(sizes, default=())}: {share:.1f} % of the time with a client")
+    for what, place in (("wall clock", 0), ("processor time", 1)):
+        for mode in MODES[1:]:
+            whole = sum(each[mode][place] for each in times) / sum(each["without"][place] for each in times)
+            median = statistics.median(each[mode][place] / each["without"][place] for each in times)
+            print(f"{what}, {mode} / without: {whole:.3f} over all rounds, median {median:.3f}")
 
 
 if __name__ == "__main__":

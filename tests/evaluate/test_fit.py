@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from raymine import recipes
+from raymine.config import replace_fields
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.evaluate import FitConfig, Fitted, evaluate_views
@@ -17,6 +19,7 @@ from raymine.evaluate.fit import ViewFit, fitted_scores, starting_poses
 from raymine.rays import CameraRig
 from raymine.step import TrainState, create_state, train_step
 from raymine.step.poses import PoseConfig
+from support.moving_scene import moving_data, moving_scene
 from support.poses import perturbed
 from support.scenes import MemoryImages, ball_scene
 from support.step import CONFIG
@@ -24,6 +27,7 @@ from support.step import CONFIG
 CPU = torch.device("cpu")
 SCENE, DATA = ball_scene()
 VIEWS = (0, 3)
+SMALL_GRID = {"field.grid.levels": 2, "field.grid.log2_entries": 8, "field.grid.finest": 32, "sampler.resolution": 8}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def scored(state: TrainState, scene: Scene, images: MemoryImages, config: FitCon
         state, state.renderer(), scene, VIEWS, images, config, trained=range(8), names=["a", "b"],
         progress=lambda done, total: calls.append((done, total)),
     )  # fmt: skip
-    assert calls == [(1, 2), (2, 2)]
+    assert calls == [(done + 1, 2 * config.steps) for done in range(2 * config.steps)]
     assert [view.name for view in fitted.views] == ["a", "b"]
     return direct.psnr, fitted
 
@@ -106,6 +110,22 @@ def test_test_poses_start_in_the_world_of_the_refined_ones(state: TrainState) ->
     expected = np.stack([SCENE.frames[i].pose for i in VIEWS])
     expected[:, :, 3] += np.array([0.02, 0.0, -0.01])
     assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_views_of_a_model_that_moves_are_fitted_at_their_own_times() -> None:
+    scene = moving_scene(4)
+    data = moving_data(scene)
+    config = replace_fields(recipes.build("dynamic", scene, "cpu"), SMALL_GRID)
+    made = create_state(config, data, seed=0, device=CPU)
+    assert isinstance(data.images, MemoryImages)
+    images = MemoryImages([data.images.image(i) for i in VIEWS])
+    calls: list[tuple[int, int]] = []
+    fitted = fitted_scores(
+        made, made.renderer(), scene, VIEWS, images, FitConfig("poses", steps=3, pixels=32),
+        progress=lambda done, total: calls.append((done, total)),
+    )  # fmt: skip
+    assert calls[-1] == (6, 6)
+    assert all(math.isfinite(view.psnr) for view in fitted.views)
 
 
 @pytest.mark.parametrize("changes", [{"what": "colour"}, {"steps": 0}, {"pixels": 0}, {"pose_lr": math.inf}])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from raymine import checkpoint
 from raymine.config import Every, Schedule
 from raymine.contracts import Renderer
-from raymine.experiment import LiveRun, Observers, SilentObserver, runner, train
+from raymine.experiment import LiveRun, Observers, SilentObserver, load_run, runner, train
 from raymine.metrics_log import read_rows
 from raymine.rays import rays_for_camera
 from raymine.scenes import load_scene
+from raymine.scenes.bank import open_bank
 from raymine.step import TrainData, TrainState
 from support import fake_training
 from support.disc_scene import write_scene
@@ -32,12 +34,17 @@ class Watcher(SilentObserver):
         self.steps: list[int] = []
         self.elapsed: list[float] = []
         self.pictures: list[torch.Tensor] = []
+        self.hard: list[np.ndarray] = []
 
     def on_burst(self, live: LiveRun) -> None:
         self.steps.append(live.step)
         self.elapsed.append(live.elapsed)
         if live.step in self.at:
             self.pictures.append(live.renderer().render(self.rays, torch.ones(3)).colour.clone())
+            hard = live.hard_view(1, 8, unwanted=lambda: False)
+            assert hard is not None
+            self.hard.append(hard.hardness)
+            assert live.hard_view(1, 8, unwanted=lambda: True) is None
 
 
 @pytest.fixture
@@ -74,6 +81,13 @@ def test_observer_can_render_during_a_run_without_changing_it(tmp_path: Path, ma
     assert first.shape == (64, 3)
     assert torch.isfinite(first).all()
     assert not torch.equal(first, second), "the picture must show what has been learnt since"
+    assert [hard.shape for hard in watcher.hard] == [(8, 8), (8, 8)]
+    assert (watcher.hard[0] != watcher.hard[1]).any()
+    loaded = load_run(tmp_path / "seen", device="cpu")
+    with open_bank(loaded.scene, loaded.trained) as images:
+        later = loaded.hard_view(images, loaded.trained, 1, 8)
+    assert later is not None
+    np.testing.assert_allclose(later.hardness, watcher.hard[1], rtol=1e-4, atol=1e-7)
     a, b = (checkpoint.load_latest(tmp_path / name / "checkpoints") for name in ("seen", "unseen"))
     assert a is not None
     assert b is not None

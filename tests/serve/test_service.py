@@ -154,7 +154,7 @@ def test_health_metrics_and_description(service: RenderService) -> None:
 
 
 def test_request_without_the_token_gets_401(loaded: LoadedRun) -> None:
-    with RenderService(loaded, Place("0.0.0.0", 0, "secret")) as service:
+    with RenderService(loaded, Place(token="secret")) as service:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
             code, found, _ = ask(service, "POST", "/render", AT, **headers)
             assert (code, found["www-authenticate"]) == (401, "Bearer")

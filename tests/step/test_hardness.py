@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from raymine import recipes
+from raymine.config import replace_fields
 from raymine.experiment import load_run, train
 from raymine.pixels import Pixels
 from raymine.rays import CameraRig
+from raymine.recipes.policies import policy_overrides
 from raymine.render import VolumeRenderer
+from raymine.scenes import load_scene
 from raymine.scenes.bank import open_bank
-from raymine.step import TrainData
-from raymine.step.hardness import hardness_picture
+from raymine.step import TrainData, create_state
+from raymine.step.hardness import HardView, hard_view, hardness_of, photo_of, spread_pixels
 from support.disc_scene import write_scene_of_eight
+from support.moving_scene import write_moving_scene
 from support.runs import request
 
 
@@ -41,21 +47,81 @@ def test_hardness_is_zero_where_the_model_is_right_and_computing_it_changes_noth
     pixels = Pixels(torch.full_like(x, 1), y, x)
     with open_bank(scene, frames) as bank:
         views = TrainData(CameraRig(scene, frames, loaded.device), bank, scene.bounds, scene.background)
-        found = hardness_picture(state, views, pixels)
+        found = hardness_of(state, views, pixels)
         assert found is not None
         assert found.shape == (256,)
         assert (found >= 0).all()
         assert found.max() > 1e-2
         own = _Rendered(state, views.rig, scene.background or (0.0, 0.0, 0.0))
         learnt = TrainData(views.rig, own, scene.bounds, scene.background)  # type: ignore[arg-type]
-        nothing = hardness_picture(state, learnt, pixels)
+        nothing = hardness_of(state, learnt, pixels)
         assert nothing is not None
         assert nothing.max() < 1e-3 * found.max()
         # A pixel's hardness does not depend on the pixels that are processed with it.
         monkeypatch.setattr("raymine.step.hardness.CHUNK", 100)
-        again = hardness_picture(state, views, pixels)
+        again = hardness_of(state, views, pixels)
         assert again is not None
         np.testing.assert_allclose(again, found, rtol=1e-3, atol=1e-6)
-        assert hardness_picture(state, views, pixels, unwanted=lambda: True) is None
+        assert hardness_of(state, views, pixels, unwanted=lambda: True) is None
+        # A view of its own among other views is the same image.
+        view = hard_view(state, views, 1, 100)
+        assert view is not None
+        np.testing.assert_allclose(view.hardness.reshape(-1), found, rtol=1e-3, atol=1e-6)
+        with open_bank(scene, frames[1:2]) as one:
+            alone = TrainData(CameraRig(scene, frames[1:2], loaded.device), one, scene.bounds, scene.background)
+            again = hard_view(state, alone, 0, 100, trained_as=1)
+            assert again is not None
+            np.testing.assert_allclose(again.hardness, view.hardness, rtol=1e-3, atol=1e-6)
+            assert hard_view(state, alone, 0, 100, trained_as=1, unwanted=lambda: True) is None
     assert all(torch.equal(value, before[name]) for name, value in state.tensors().items())
+    assert all(parameter.grad is None for parameter in state.optimiser.parameters.values())
+
+
+def test_pixels_are_spread_over_the_view_and_pictures_are_of_their_size(tmp_path: Path) -> None:
+    scene = load_scene(write_scene_of_eight(tmp_path / "scene"))
+    frames = scene.of_split("train")
+    with open_bank(scene, frames) as bank:
+        views = TrainData(CameraRig(scene, frames), bank, scene.bounds, scene.background)
+        pixels, shape = spread_pixels(views, 2, 4)
+        assert shape == (4, 4)
+        assert pixels.y.tolist() == [y for y in (2, 6, 10, 14) for _ in range(4)]
+        assert pixels.x.tolist() == [2, 6, 10, 14] * 4
+        assert pixels.image.unique().tolist() == [2]
+        every, whole = spread_pixels(views, 2, 999)
+        assert whole == (16, 16)
+        assert every.x.tolist() == list(range(16)) * 16
+        photo = photo_of(views, pixels).reshape(4, 4, 3)
+    assert torch.equal(photo[0, 0], torch.ones(3))
+    assert torch.allclose(photo[2, 2], torch.tensor([200.0, 80.0, 45.0]) / 255)
+
+
+def test_hardest_tenth_tells_even_from_uneven_pictures() -> None:
+    photo = np.ones((10, 10, 3), np.float32)
+    even = HardView(photo, np.ones((10, 10), np.float32))
+    assert even.hardest_tenth == pytest.approx(0.1)
+    spot = np.zeros((10, 10), np.float32)
+    spot[3, 4] = 2.0
+    uneven = HardView(photo, spot)
+    assert uneven.hardest_tenth == 1.0
+    picture = uneven.picture().astype(int)
+    assert picture.shape == (10, 10, 3)
+    assert picture[3, 4].sum() > picture.sum(axis=-1).max() - 1
+    assert HardView(photo, np.zeros((10, 10), np.float32)).hardest_tenth == 0.0
+
+
+@pytest.mark.parametrize("recipe", ["ngp", "proposal", "vanilla-grid", "dynamic"])
+@pytest.mark.parametrize("policy", ["none", "hard"])
+def test_every_kind_of_model_has_hard_pixels_with_and_without_mining(tmp_path: Path, recipe: str, policy: str) -> None:
+    write = write_moving_scene if recipe == "dynamic" else write_scene_of_eight
+    scene = load_scene(write(tmp_path / "scene"))
+    config = replace_fields(recipes.build(recipe, scene, "cpu"), policy_overrides(policy))
+    frames = scene.of_split("train")[:2]
+    with open_bank(scene, frames) as bank:
+        views = TrainData(CameraRig(scene, frames), bank, scene.bounds, scene.background)
+        state = create_state(config, views, seed=0, device=torch.device("cpu"))
+        found = hard_view(state, views, 1, 6)
+    assert found is not None
+    assert found.hardness.shape == (6, 6)
+    assert np.isfinite(found.hardness).all()
+    assert (found.hardness > 0).any()
     assert all(parameter.grad is None for parameter in state.optimiser.parameters.values())

@@ -35,7 +35,7 @@ class Browser:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            answer = json.loads(self._socket.recv(timeout=30))
+            answer = json.loads(self._socket.recv(timeout=180))
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
@@ -61,7 +61,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def until(self, code: str, seconds: float = 30.0) -> None:
+    def until(self, code: str, seconds: float = 180.0) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.evaluate(code):
@@ -93,20 +93,20 @@ def browser() -> Iterator[Browser]:
         command = [program, *flags, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with client.connect(_address(Path(folder), process), max_size=None) as socket:
+            with client.connect(_address(Path(folder), process), max_size=None, ping_interval=None) as socket:
                 yield Browser(socket)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
     """The address of the first page of a browser that has just been started."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         try:
             port = (folder / "DevToolsActivePort").read_text().split()[0]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=60) as answer:
                 pages = [each for each in json.load(answer) if each["type"] == "page"]
             if pages:
                 return pages[0]["webSocketDebuggerUrl"]

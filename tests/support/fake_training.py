@@ -182,6 +182,7 @@ def train(path: Path, options: Options, observer: Observer | None = None) -> tup
                 )
             ],
             renderer=FakeRenderer,
+            hard_view=lambda *_, **__: None,
             fresh=FakeState,
             schedule=options.schedule,
             limits=Limits(options.steps, options.max_seconds, options.replay, options.max_useful_steps),

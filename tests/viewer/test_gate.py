@@ -82,3 +82,17 @@ def test_gate_passes_bytes_on_and_stops() -> None:
         inner.close()
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_gate_with_open_connections_stops_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inner:
+        door = listen(HERE)
+        port = door.getsockname()[1]
+        gate = Gate(HERE, door, inner.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n\r\n".encode())
+            passed, _ = inner.accept()
+            with passed:
+                assert passed.recv(4096)
+                gate.stop()
+    assert caplog.records == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from raymine.errors import ResourceError
 from raymine.experiment import LiveRun, Observers, SilentObserver, StartInfo, train
 from raymine.listening import Place, listen
 from raymine.viewer import LiveViewer
+from raymine.viewer.draw import Look
 from raymine.viewer.live import SHARE
 from support.disc_scene import write_scene_of_eight
 from support.runs import request
@@ -22,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 class Joins(SilentObserver):
     """Connects a client when the run starts, if it is wanted."""
 
-    def __init__(self, viewer: LiveViewer, joins: bool) -> None:
-        self.viewer, self.joins, self.renderers = viewer, joins, 0
+    def __init__(self, viewer: LiveViewer, joins: bool, look: Look) -> None:
+        self.viewer, self.joins, self.look = viewer, joins, look
         self.client: FakeClient | None = None
 
     def on_start(self, info: StartInfo) -> None:
@@ -31,13 +33,14 @@ class Joins(SilentObserver):
         assert server is not None
         assert info.source is not None
         if self.joins:
+            server.presenter.changed(self.look)
             self.client = FakeClient(info.source.frames[0].pose, width=64, height=48)
             server.presenter.joined(self.client)
 
 
-def trained(folder: Path, *, joins: bool, steps: int) -> tuple[Joins, list[int]]:
+def trained(folder: Path, *, joins: bool, steps: int, look: Look) -> tuple[Joins, list[int]]:
     viewer = LiveViewer(Place())
-    watcher, made = Joins(viewer, joins), [0]
+    watcher, made = Joins(viewer, joins, look), [0]
 
     class Counts(SilentObserver):
         """Counts the renderers that the viewer asks for."""
@@ -47,7 +50,7 @@ def trained(folder: Path, *, joins: bool, steps: int) -> tuple[Joins, list[int]]
                 made[0] += 1
                 return live.renderer()
 
-            viewer.on_burst(LiveRun(live.step, live.elapsed, renderer))
+            viewer.on_burst(replace(live, renderer=renderer))
 
         def on_start(self, info: StartInfo) -> None:
             viewer.on_start(info)
@@ -62,13 +65,13 @@ def trained(folder: Path, *, joins: bool, steps: int) -> tuple[Joins, list[int]]
 
 
 def test_no_work_is_done_when_nobody_is_connected(tmp_path: Path) -> None:
-    watcher, made = trained(tmp_path, joins=False, steps=30)
+    watcher, made = trained(tmp_path, joins=False, steps=30, look=Look())
     assert made == [0]
     assert watcher.viewer.seconds_drawn == watcher.viewer.seconds_trained == 0.0
 
 
 def test_client_gets_pictures_within_the_share_of_the_time(tmp_path: Path) -> None:
-    watcher, made = trained(tmp_path, joins=True, steps=600)
+    watcher, made = trained(tmp_path, joins=True, steps=600, look=Look())
     viewer, client = watcher.viewer, watcher.client
     assert client is not None
     assert len(client.pictures) >= 1
@@ -78,6 +81,15 @@ def test_client_gets_pictures_within_the_share_of_the_time(tmp_path: Path) -> No
     assert points.shape[1] == 3
     # One picture may take longer than was expected of it.
     assert viewer.seconds_drawn <= SHARE * (viewer.seconds_drawn + viewer.seconds_trained) + 1.0
+
+
+def test_hard_samples_of_the_nearest_photo_are_shown_while_it_trains(tmp_path: Path) -> None:
+    watcher, _ = trained(tmp_path, joins=True, steps=600, look=Look("hard"))
+    assert watcher.client is not None
+    assert watcher.client.pictures
+    # The photo has 16x16 pixels; the canvas, 64x48, has bars beside it.
+    assert {picture.shape for picture in watcher.client.pictures} == {(16, 21, 3)}
+    assert (watcher.client.pictures[-1][:, 0] == 128).all()
 
 
 def test_port_in_use_is_an_error_before_training(tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from raymine.cameras import look_at
+from raymine.cli import main
 from raymine.errors import ConfigError
-from raymine.export import from_file
+from raymine.experiment import load_run, train
+from raymine.export import from_file, render_view
+from raymine.pictures import to_uint8
 from raymine.viewer.path_editor import PathEditor
+from support.disc_scene import write_scene_of_eight
 from support.novel_views import forward_scene
+from support.runs import request
 
 
 def test_saved_path_is_read_back_by_render(tmp_path: Path) -> None:
@@ -43,3 +50,30 @@ def test_names_never_leave_the_folder_and_nothing_is_overwritten(tmp_path: Path)
 def test_path_without_views_says_how_to_get_one() -> None:
     with pytest.raises(ConfigError, match="no views yet"):
         PathEditor(forward_scene()).path(10)
+
+
+def test_render_command_takes_the_saved_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYMINE_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    train(request(write_scene_of_eight(tmp_path / "scene"), run, steps=40))
+    loaded = load_run(run, device="cpu")
+    editor = PathEditor(loaded.scene)
+    poses = [look_at((4.0, x, 1.0), (0.0, 0.0, 0.0)) for x in (-1.0, 1.0)]
+    for pose in poses:
+        editor.add(pose, 0.7)
+    target = editor.save(run / "export", "flight", editor.path(3, size=(20, 16)))
+    words = ["render", str(run), "--path", str(target), "--out", str(tmp_path / "frames"), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["path"], told["views"], told["width"], told["height"]) == ("flight", 3, 20, 16)
+    files = sorted((tmp_path / "frames").glob("*.png"))
+    assert len(files) == 3
+    camera = editor.path(3, size=(20, 16)).cameras[0]
+    background = loaded.scene.background or (0.0, 0.0, 0.0)
+    for pose, file in ((poses[0], files[0]), (poses[1], files[2])):
+        truth = to_uint8(render_view(loaded.renderer, camera, pose, loaded.scene.bounds, background=background).colour)
+        shown = np.asarray(Image.open(file).convert("RGB")).astype(int)
+        assert truth.std() > 3
+        assert np.abs(shown - truth).max() <= 2

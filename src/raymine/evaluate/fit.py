@@ -145,7 +145,8 @@ def fitted_scores(
     """Fit and score frames of the scene by the protocol of this module. `images` holds the frames in the same order.
 
     trained: the frames on which the state was trained, needed if its poses were refined. progress: called with (done,
-    total) after each view. lpips: networks whose distances are computed too.
+    total) after each step of a fit, of all views: those of a model that moves take a second each on a slow CPU. lpips:
+    networks whose distances are computed too.
     """
     started = time.perf_counter()
     device = state.device
@@ -153,8 +154,17 @@ def fitted_scores(
     rig = CameraRig(_with_poses(scene, frames, starts), frames, device)
     background = scene.background or (0.0, 0.0, 0.0)
     scale, fits, views = scene_scale(scene.bounds), [], list[ViewScore]()
+    told = 0
+
+    def step() -> None:
+        nonlocal told
+        told += 1
+        if progress is not None:
+            progress(told, len(frames) * config.steps)
+
     for index in range(len(frames)):
-        fits.append(_fit(_View(state, rig, images, index, torch.tensor(background, device=device), scale), config))
+        view = _View(state, rig, images, index, torch.tensor(background, device=device), scale)
+        fits.append(_fit(view, config, step))
         twist = torch.tensor([fits[-1].twist], dtype=torch.float64)
         final = move_poses(starts[index : index + 1], motions(twist, scale))
         moved = CameraRig(_with_poses(scene, frames[index : index + 1], final), frames[index : index + 1], device)
@@ -162,8 +172,6 @@ def fitted_scores(
         one = _OneImage(images, index)
         name = None if names is None else [names[index]]
         views += evaluate_views(shown, moved, one, background=background, names=name, lpips=lpips).views
-        if progress is not None:
-            progress(index + 1, len(frames))
     return Fitted(config, tuple(views), tuple(fits), time.perf_counter() - started)
 
 
@@ -227,7 +235,8 @@ def rendered(state: TrainState, rays: Rays, background: Tensor) -> Rendered:
     return composite_output(field.forward(query), samples, background, stop, activations_of(field))
 
 
-def _fit(view: _View, config: FitConfig) -> ViewFit:
+def _fit(view: _View, config: FitConfig, stepped: Callable[[], None]) -> ViewFit:
+    """Fit one view. stepped: called after each step."""
     device, limits = view.rig.device, view.state.config.poses or PoseConfig()
     twist, code = (torch.zeros(1, 6, device=device) for _ in range(2))
     chosen = [(twist, config.pose_lr)] if config.poses else []
@@ -245,6 +254,7 @@ def _fit(view: _View, config: FitConfig) -> ViewFit:
                 value.grad, group["lr"] = grad.nan_to_num(), lr * _FINAL ** (step / config.steps)
             adam.step()
             _clip(twist, limits)
+            stepped()
     with torch.no_grad():
         still = torch.zeros_like(twist), torch.zeros_like(code)
         before, after = (

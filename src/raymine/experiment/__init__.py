@@ -7,6 +7,7 @@ from .finished.scores import score_frames as score_frames
 from .horizon import Replay as Replay
 from .observers import EvalInfo as EvalInfo
 from .observers import Event as Event
+from .observers import HardViews as HardViews
 from .observers import LiveRun as LiveRun
 from .observers import Observer as Observer
 from .observers import Observers as Observers

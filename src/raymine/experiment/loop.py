@@ -24,9 +24,10 @@ from raymine.errors import CheckpointError, ResourceError, RunError, TrainingErr
 from raymine.evaluate.quick import QuickScore
 from raymine.files import JSON
 from raymine.rundir import RunDir
+from raymine.step.hardness import HardView
 
 from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
-from .observers import EvalInfo, Event, LiveRun, Observer, Observers, StepInfo
+from .observers import EvalInfo, Event, HardViews, LiveRun, Observer, Observers, StepInfo
 from .request import RunResult
 from .saved.loopstate import LoopState, Window
 from .saved.restore import name_some, restore_loop
@@ -64,18 +65,19 @@ class LoopSetup:
     """Everything that the loop needs.
 
     advance: `advance(n)` takes at least 1 and at most n training steps of `state`. renderer: makes a renderer of the
-    current model. fresh: makes a new state as at step 0, for a rollback without a checkpoint. meta: stored in every
-    checkpoint (recipe, digests). evaluate: the quick evaluation; None for none. synchronise: waits for the device. now:
-    the clock in seconds. on_checkpoint: called after each save with its step and the loop as it was at that step, to
-    update the manifest. guard: looks at the training images whenever the model is evaluated. device: where the state
-    is, which decides how checkpoints are saved. watch: counts the seconds of evaluations and checkpoints. poses: tells
-    about refined poses; None if there are none.
+    current model. hard_view: where a training image is hard for it. fresh: makes a new state as at step 0, for a
+    rollback without a checkpoint. meta: stored in every checkpoint (recipe, digests). evaluate: the quick evaluation;
+    None for none. synchronise: waits for the device. now: the clock in seconds. on_checkpoint: called after each save
+    with its step and the loop as it was at that step, to update the manifest. guard: looks at the training images
+    whenever the model is evaluated. device: where the state is, which decides how checkpoints are saved. watch: counts
+    the seconds of evaluations and checkpoints. poses: tells about refined poses; None if there are none.
     """
 
     run: RunDir
     state: Trainable
     advance: Callable[[int], Sequence[StepReport]]
     renderer: Callable[[], Renderer]
+    hard_view: HardViews
     fresh: Callable[[], Trainable]
     schedule: Schedule
     limits: Limits
@@ -201,18 +203,25 @@ class Loop:
 
     def _show(self) -> None:
         """Call `on_burst` of the observers, outside the training clock."""
-        made = False
+        used = False
 
-        def renderer() -> Renderer:
-            nonlocal made
-            if not made:
+        def wait() -> None:
+            nonlocal used
+            if not used:
                 # The device may still be training. That time belongs to training, not to the observer.
                 self._driver.wait()
-            made = True
+            used = True
+
+        def renderer() -> Renderer:
+            wait()
             return self.setup.renderer()
 
-        self._observers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer))
-        if made:
+        def hard_view(index: int, longest: int, *, unwanted: Callable[[], bool]) -> HardView | None:
+            wait()
+            return self.setup.hard_view(index, longest, unwanted=unwanted)
+
+        self._observers.on_burst(LiveRun(self.setup.state.step, self.loop.elapsed, renderer, hard_view))
+        if used:
             # Let the observer's work on the device end before the training clock continues.
             self.setup.synchronise()
 

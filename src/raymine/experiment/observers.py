@@ -10,6 +10,7 @@ from typing import Protocol
 from raymine.contracts import Renderer, Scene
 from raymine.evaluate.quick import EvalSplit
 from raymine.files import JSON
+from raymine.step.hardness import HardView
 
 from .request import RunResult
 
@@ -96,17 +97,27 @@ class Event:
     data: dict[str, JSON] = field(default_factory=dict)
 
 
+class HardViews(Protocol):
+    """Looks at training images as they are trained on."""
+
+    def __call__(self, index: int, longest: int, *, unwanted: Callable[[], bool]) -> HardView | None:
+        """Where training image `index` is hard, at most `longest` pixels a side; None if it became `unwanted`."""
+        ...
+
+
 @dataclass(frozen=True)
 class LiveRun:
     """A run between two bursts of steps: steps taken and training seconds so far.
 
-    renderer: makes a renderer of the current model. It costs nothing unless it is called. Call it in `on_burst`, and
-    use the renderer before returning, because training then changes the model.
+    renderer: makes a renderer of the current model. hard_view: where a training image is hard for it. Both cost nothing
+    unless they are called. Call them in `on_burst`, and use the renderer before returning, because training then
+    changes the model.
     """
 
     step: int
     elapsed: float
     renderer: Callable[[], Renderer]
+    hard_view: HardViews
 
 
 class Observer(Protocol):

@@ -20,6 +20,7 @@ from raymine.recipes.techniques import with_techniques
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
 from raymine.scenes.depth import DepthMaps
+from raymine.scenes.load import BUILTIN
 from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
 from raymine.step.precision import amp_problem
@@ -213,7 +214,7 @@ def _configure(request: TrainRequest, scene: Scene, device: torch.device) -> tup
 
 def scene_name(scene: str | Path) -> str:
     """The name of a scene in a config: an absolute folder, or "builtin"."""
-    return str(scene) if str(scene) == "builtin" else str(expanded(scene).resolve())
+    return BUILTIN if scene == BUILTIN else str(expanded(scene).resolve())
 
 
 def open_data(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
 from raymine.step.distributed.meeting import Notes
 from raymine.step.distributed.ranks import SOLO, Ranks
+from raymine.step.hardness import hard_view
 
 from .drive import Limits
 from .loop import Loop, LoopSetup
@@ -389,6 +391,7 @@ def _train_in(
             state=state,
             advance=beside.advance,
             renderer=work.engine.renderer,
+            hard_view=partial(hard_view, state, work.data),
             fresh=lambda: _fresh(work),
             schedule=config.schedule,
             limits=Limits(config.steps, config.max_seconds, request.replay, config.train.max_useful_steps),

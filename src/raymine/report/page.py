@@ -6,10 +6,12 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from raymine.config import to_json
 from raymine.errors import ConfigError, option
+from raymine.experiment import load_run
 from raymine.files import UnreadableFile, obstacle, read_file
 from raymine.pages import html
 from raymine.pages.html import text
@@ -18,6 +20,7 @@ from raymine.quantities import duration, size
 
 from . import compare, words
 from .curves import Curve, curves_of, mining_curves
+from .hard import HardPictures, hard_pictures_of
 from .record import RunRecord, read_runs
 from .views import ShownView, ShownViews, views_of
 
@@ -30,6 +33,9 @@ _CSS = """
 .facts b { display: block; font-size: 1.3rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
 .warning { border-left: 4px solid var(--warn); padding: .1rem .8rem; }
 .views { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 500px), 1fr)); gap: 16px; }
+.hard { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 280px), 1fr)); gap: 16px; }
+.hard img { display: block; width: 100%; border-radius: 4px; } h3 { font-size: 1.05rem; margin: 1.4rem 0 .5rem; }
+h4 { margin: 1rem 0 .4rem; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; align-items: start; }
 .pair img { display: block; width: 100%; border-radius: 4px; } .pair p { margin: .2rem 0 0; font-size: .85rem; }
 .wipe { position: relative; --at: 50%; }
@@ -43,7 +49,9 @@ input[type=range] { width: 100%; margin: .4rem 0 0; accent-color: var(--mark); }
 .bars span:nth-child(3n) { text-align: right; font-variant-numeric: tabular-nums; }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; } a { color: var(--mark); }
 td.left, table.left td { text-align: left; white-space: normal; min-width: 8rem; overflow-wrap: anywhere; }
+@media (max-width: 480px) { .pair { grid-template-columns: 1fr; } }
 @media print {
+  .figures { grid-template-columns: 1fr 1fr; } .hard { grid-template-columns: repeat(3, 1fr); }
   .pair { grid-template-columns: 2fr 1fr; } .wipe { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; }
   .wipe .over { position: static; clip-path: none; } .wipe .line, input[type=range], nav { display: none; }
 }
@@ -79,7 +87,8 @@ def write_report(
     """Write the report of one or more runs.
 
     out: the file. If None, `report.html` in the run folder, or in the working folder for several runs. render: whether
-    to render a few test views of a run that was not evaluated, on `device`.
+    to open the models, on `device`, to show where their hard samples are, and to render a few test views of a run that
+    was not evaluated. allow: packages from which a run's config may use classes, as in `load_run`.
     """
     if not paths:
         raise ConfigError("A report needs at least one run.")
@@ -87,11 +96,15 @@ def write_report(
     runs = read_runs(tuple(paths))
     require_target(target)
     shown: list[ShownViews] = []
+    hard: list[HardPictures] = []
     for run in runs:
+        load = cache(partial(load_run, run.path, device=device, allow=allow))
         # The same views of every run, so that they can be compared.
         names = [view.name for view in shown[0].views] if shown else []
-        shown.append(views_of(run, names=names, render=render, device=device, allow=allow))
-    content = render_page(runs, shown)
+        shown.append(views_of(run, load, names=names, render=render))
+        names = [picture.name for picture in hard[0].pictures] if hard else []
+        hard.append(hard_pictures_of(load, names=names, render=render))
+    content = render_page(runs, shown, hard)
     html.write_page(target, content, "write the report")
     notes = [each.note for each in shown if not each.views]
     if not _can_draw():
@@ -119,8 +132,8 @@ def require_target(path: Path) -> None:
             )
 
 
-def render_page(runs: Sequence[RunRecord], shown: Sequence[ShownViews]) -> str:
-    """The HTML of the report. shown: the views of each run."""
+def render_page(runs: Sequence[RunRecord], shown: Sequence[ShownViews], hard: Sequence[HardPictures]) -> str:
+    """The HTML of the report. shown, hard: the test views and the training views of each run."""
     several = len(runs) > 1
     title = f"{len(runs)} runs compared" if several else f"{words.scene_name(runs[0])}: {runs[0].manifest.recipe}"
     parts = [f"<h1>{text(title)}</h1>"]
@@ -134,6 +147,8 @@ def render_page(runs: Sequence[RunRecord], shown: Sequence[ShownViews]) -> str:
     parts += ['<h2 id="mining">Mining: which samples are trained on</h2>']
     parts += [(f"<h3>{text(run.label)}</h3>" if several else "") + _paragraph(*words.mining(run)) for run in runs]
     parts += [_figures(mining_curves(runs), "There is nothing to show yet.")]
+    parts += ["<h3>Where the hard samples are</h3>", _paragraph(words.HARD)]
+    parts += map(_hard_pictures, runs, hard, range(len(runs)), [several] * len(runs))
     for run in runs:
         name = f": {run.label}" if several else ""
         if several:
@@ -157,7 +172,7 @@ def _facts(run: RunRecord) -> str:
     """The numbers that most readers look for, in large type."""
     scores, manifest = run.scores, run.manifest
     facts = [
-        (words.number(run.psnr) + " dB" if run.psnr is not None else "–", "PSNR on test views"),
+        (words.number(run.psnr) + " dB" if run.psnr is not None else "–", "PSNR on " + words.scored_on(run)),
         (words.number(scores.ssim, 4) if scores else "–", "SSIM on test views"),
         (duration(manifest.elapsed), "of training"),
         (f"{manifest.step:,}", "steps"),
@@ -216,6 +231,21 @@ def _view(view: ShownView, name: str) -> str:
     )
     why = f" ({view.why})" if view.why else ""
     return html.figure(f"card-{name}", f"{view.name}{score}{why}", "", body)
+
+
+def _hard_pictures(run: RunRecord, hard: HardPictures, number: int, named: bool) -> str:
+    title = f"<h4>{text(run.label)}</h4>" if named else ""
+    note = f'<p class="soft">{text(hard.note)}</p>' if hard.note else ""
+    cards = [
+        html.figure(
+            f"hard-{number}-{i}",
+            each.name,
+            words.hardest(each.hardest_tenth),
+            html.image(each.picture, "jpeg", f"Hard samples of the training view {each.name}, light on a grey photo"),
+        )
+        for i, each in enumerate(hard.pictures)
+    ]
+    return f'{title}{note}<div class="hard">{"".join(cards)}</div>'
 
 
 def _figures(curves: Sequence[Curve], otherwise: str) -> str:

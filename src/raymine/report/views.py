@@ -5,7 +5,7 @@ Pictures come from `eval/images`. If there are none, a few views are rendered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from PIL import Image
 from raymine.errors import RaymineError
 from raymine.evaluate.metrics import psnr
 from raymine.evaluate.views import true_image
-from raymine.experiment import choose_frames, load_run
+from raymine.experiment import LoadedRun, choose_frames
 from raymine.export import render_view
 from raymine.pages.html import jpeg
 from raymine.pictures import error_picture
@@ -53,17 +53,11 @@ class ShownViews:
 
 
 def views_of(
-    run: RunRecord,
-    *,
-    names: Sequence[str] = (),
-    render: bool = True,
-    device: str = "auto",
-    allow: Sequence[str] = (),
+    run: RunRecord, load: Callable[[], LoadedRun], *, names: Sequence[str] = (), render: bool = True
 ) -> ShownViews:
     """A few test views of a run: those in `names`, if it has them.
 
-    render: whether to render views if `raymine eval` has written no pictures. allow: packages from which the run's
-    config may use classes, as in `load_run`.
+    load: opens the run. render: whether to render views if `raymine eval` has written no pictures.
     """
     found = _of_evaluation(run, names)
     if found:
@@ -72,7 +66,7 @@ def views_of(
     if not render:
         return ShownViews((), f"There are no pictures of test views. {again}")
     try:
-        return ShownViews(tuple(_rendered(run, names, device, allow)), f"Rendered for this report. {again}")
+        return ShownViews(tuple(_rendered(load(), names)), f"Rendered for this report. {again}")
     except RaymineError as error:
         return ShownViews((), f"No test view could be rendered: {error.message} {again}")
 
@@ -112,8 +106,7 @@ def _scaled(path: Path) -> bytes:
         return jpeg(np.asarray(picture.convert("RGB")), WIDEST)
 
 
-def _rendered(run: RunRecord, names: Sequence[str], device: str, allow: Sequence[str]) -> list[ShownView]:
-    loaded = load_run(run.path, device=device, allow=allow)
+def _rendered(loaded: LoadedRun, names: Sequence[str]) -> list[ShownView]:
     scene = loaded.scene
     by_name = {scene.frames[i].image.stem: i for i in scene.of_split("test")}
     frames = tuple(by_name[name] for name in names if name in by_name) or choose_frames(scene, "test", RENDERED)

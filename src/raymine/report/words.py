@@ -14,6 +14,12 @@ PSNR = (
     "compares local structure; 1 is equal."
 )
 
+HARD = (
+    "Some training views, in grey. Colour shows where the samples are that hard mining chooses now: it grows with the "
+    "gradient of the loss, summed over the samples of a pixel's ray. The hardest hundredth of the pixels is light "
+    "yellow; what is grey is right already. Each picture has a scale of its own."
+)
+
 _POLICIES = {
     "hard": (
         "Each step looks at all samples along its rays, measures the gradient of the loss at each one, and trains on "
@@ -59,6 +65,11 @@ def score(run: RunRecord) -> str:
     return f"{known}It has not been evaluated on all test views; do so with: raymine eval {run.path}"
 
 
+def scored_on(run: RunRecord) -> str:
+    """What `RunRecord.psnr` is of."""
+    return "test views" if run.scores is not None else "some pixels of test views"
+
+
 def mining(run: RunRecord) -> list[str]:
     """Sentences about which samples were trained on."""
     sentences = [_POLICIES.get(run.policy, f"The mining policy is {run.policy}.")] if run.policy else []
@@ -76,6 +87,13 @@ def mining(run: RunRecord) -> list[str]:
             "on, follows 1 / tau within limits."
         )
     return sentences
+
+
+def hardest(share: float) -> str:
+    """How unevenly the gradient lies on a picture. share: that of its hardest tenth."""
+    if not share:
+        return "There is no gradient: the model shows exactly this photo."
+    return f"{percent(share)} of the gradient is on the hardest tenth of the pixels."
 
 
 def scene_name(run: RunRecord) -> str:

@@ -47,9 +47,9 @@ class Assembly:
 def load_scene(path: str | Path, *, downscale: int = 1, split: str | None = None) -> Scene:
     """Reads and normalises a scene of any known format. At most a few images are decoded.
 
-    path: a folder, a transforms file, or "builtin" for the built-in scene of raymine. downscale: integer divisor of
-    image sizes. split: None or "auto" uses the split of the files, or else holds out every 8th image; "every:N" holds
-    out every Nth image; "all" trains on everything.
+    path: a folder, a transforms file, or the text "builtin" for the built-in scene of raymine (a folder of that name is
+    "./builtin", or a `Path`). downscale: integer divisor of image sizes. split: None or "auto" uses the split of the
+    files, or else holds out every 8th image; "every:N" holds out every Nth image; "all" trains on everything.
 
     SceneError if the scene cannot be read. Problems that do not prevent training are in `Scene.warnings`, and the
     choices that were made are in `Scene.decisions`.
@@ -62,8 +62,11 @@ def load_scene(path: str | Path, *, downscale: int = 1, split: str | None = None
 
 
 def resolve_path(path: str | Path) -> Path:
-    """The path that the user means. "builtin" is the built-in scene, which is rendered on first use."""
-    if str(path) == BUILTIN and not Path(BUILTIN).is_dir():
+    """The path that the user means. The text "builtin" is the built-in scene, which is rendered on first use.
+
+    It means that wherever it is read, also from a run's config: what the working folder holds plays no part.
+    """
+    if path == BUILTIN:
         from .builtin import builtin_scene
 
         return Path(builtin_scene())

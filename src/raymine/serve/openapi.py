@@ -89,5 +89,14 @@ def _view(scene: Scene, limits: Limits) -> dict[str, Any]:
                 "maxItems": 3,
             },
         },
-        "anyOf": [{"required": ["pose"]}, {"required": ["position", "target"]}],
+        "oneOf": [
+            {"required": ["pose"], "not": _any_of("position", "target", "up")},
+            {"required": ["position", "target"], "not": _any_of("pose")},
+        ],
+        "not": {"required": ["fov", "focal"]},
     }
+
+
+def _any_of(*names: str) -> dict[str, Any]:
+    """A schema of objects that have one of these fields."""
+    return {"anyOf": [{"required": [name]} for name in names]}

@@ -130,15 +130,22 @@ def _chosen(state: TrainState, size: Tensor) -> Selection:
 
 
 def objective_gradients(
-    state: TrainState, objective: Objective, output: FieldOutput, samples: Samples, scale: float = 1.0
+    state: TrainState,
+    objective: Objective,
+    output: FieldOutput,
+    samples: Samples,
+    scale: float = 1.0,
+    *,
+    alone: bool = False,
 ) -> OutputGradients:
     """Gradient of the objective with respect to every pre-activation, in closed form if there is one, else by autograd.
 
-    scale: the loss scale of gradients that autograd adds to parameters; the returned gradient is not scaled.
+    scale: the loss scale of gradients that autograd adds to parameters; the returned gradient is not scaled. alone:
+    parameters get no gradients.
     """
     loss = closed_form(state)
     if loss is None:
-        return by_autograd(objective, output, samples, scale)
+        return by_autograd(objective, output, samples, scale, alone=alone)
     wanted, stop, fade = objective.wanted, state.config.mining.stop, state.config.near_fade
     found = judge(
         output.colour, output.density, samples, wanted, loss.colour.threshold, stop,

@@ -1,4 +1,7 @@
-"""Draw what a client sees: colour, depth or opacity, within a crop box, in pieces that can be abandoned."""
+"""Draw what a client sees: colour, depth or opacity, within a crop box, in pieces that can be abandoned.
+
+What compares with a photo, errors and hard samples, is drawn as the training view that is nearest to the client's.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,18 @@ from raymine.contracts import Camera, Rays, Renderer, Scene
 from raymine.export import Abandoned, View, render_view
 from raymine.toolkit.boxes import intersect
 
-Kind = Literal["colour", "depth", "opacity", "error"]
+from .photos import Photos
+
+Kind = Literal["colour", "depth", "opacity", "error", "hard"]
+
+OF_PHOTOS: tuple[Kind, ...] = ("error", "hard")
+"""What is drawn of the nearest training view instead of the client's own."""
 
 Box = tuple[tuple[float, float, float], tuple[float, float, float]]
 """Lowest and highest corner."""
+
+_BARS = 128
+"""The grey of what a photo leaves of the canvas: neither the black of depth nor the white of a background."""
 
 _PIECE = 1 << 15
 """Rays between two looks at whether the picture is still wanted: on 2 cores about 0.1 s."""
@@ -28,7 +39,8 @@ _PIECE = 1 << 15
 class Look:
     """What is drawn. crop: only what is inside this box. time: in 0..1, of a dynamic scene. longest: side in pixels.
 
-    error is the difference to the photo of the nearest training view, which is drawn instead of the client's view.
+    error is the difference to the photo of the nearest training view. hard is where the samples are in it that hard
+    mining chooses (`step.hardness`); the crop box does not apply to it.
     """
 
     kind: Kind = "colour"
@@ -73,6 +85,44 @@ def cropped(rays: Rays, box: Box) -> Rays:
     near = torch.maximum(rays.near, torch.where(hit, crossing.t_near[:, 0], rays.far))
     far = torch.minimum(rays.far, torch.where(hit, crossing.t_far[:, 0], rays.near))
     return replace(rays, near=near, far=torch.maximum(near, far))
+
+
+def error_of(
+    renderer: Renderer,
+    photos: Photos,
+    number: int,
+    look: Look,
+    *,
+    longest: int,
+    device: torch.device,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> np.ndarray | None:
+    """The error [H, W, 3] uint8 of training view `number`, at most `longest` pixels a side; None if it is unwanted."""
+    frame, photo = photos.frame(number), photos.photo(number)
+    own = photos.scene.cameras[frame.camera]
+    factor = min(1.0, longest / max(own.width, own.height))
+    camera = own.resized(max(1, round(own.width * factor)), max(1, round(own.height * factor)))
+    look = replace(look, time=frame.time)
+    view = draw(renderer, photos.scene, camera, frame.pose, look, device=device, unwanted=unwanted)
+    if view is None:
+        return None
+    rows = (np.arange(camera.height) * photo.shape[0]) // camera.height
+    columns = (np.arange(camera.width) * photo.shape[1]) // camera.width
+    return pictures.error_picture(view.colour, photo[rows][:, columns])
+
+
+def letterboxed(picture: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
+    """A picture [H, W, 3] uint8 with bars beside or above it, in the proportions of a canvas (width, height).
+
+    viser stretches a picture over its canvas, whatever the proportions of the two.
+    """
+    height, width = picture.shape[:2]
+    wide = max(width, round(height * canvas[0] / canvas[1]))
+    high = max(height, round(width * canvas[1] / canvas[0]))
+    made = np.full((high, wide, 3), _BARS, dtype=np.uint8)
+    top, left = (high - height) // 2, (wide - width) // 2
+    made[top : top + height, left : left + width] = picture
+    return made
 
 
 def picture_of(view: View, kind: Kind) -> np.ndarray:

@@ -120,8 +120,9 @@ class Gate:
                 await writer.drain()
             else:
                 await self._pass_on(head, reader, writer)
-        except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError):
-            # A client that went away, sends nothing, or sends too much.
+        except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            # A client that went away, sends nothing, or sends too much; or the gate is closed, which cancels this.
+            # asyncio would log a task that ends as cancelled as an error.
             return
         finally:
             writer.close()

@@ -18,8 +18,10 @@ from raymine.listening import Place, listen
 from raymine.scenes.bank import open_bank
 
 from .pacing import Budget
+from .photos import Photos
+from .presenter import Model
 from .server import ViewServer, address_of, require_viser
-from .things import Photos, occupied_points
+from .things import occupied_points
 
 SHARE = 0.08
 """Of the time, for pictures. The server's own threads take a little more."""
@@ -86,7 +88,7 @@ class LiveViewer(SilentObserver):
         if cost is not None and self._budget.affords(cost):
             renderer = live.renderer()
             begin = time.perf_counter()
-            presenter.draw_next(renderer)
+            presenter.draw_next(Model(renderer, live.hard_view))
             self._renderer = renderer
             self._say(server, live)
             spent = time.perf_counter() - begin
@@ -121,4 +123,5 @@ class LiveViewer(SilentObserver):
             return
         self._spoke = now
         share = f"{100 * SHARE:.0f} % of the time goes to this view"
-        server.panel.tell(f"**Training**, step {live.step}, {live.elapsed:.0f} s{self._line}. {share}.")
+        line = f"**Training**, step {live.step}, {live.elapsed:.0f} s{self._line}. {share}."
+        server.panel.tell(line, server.presenter.caption)

@@ -26,7 +26,8 @@ _KINDS: dict[str, Kind] = {
     "Colour": "colour",
     "Depth": "depth",
     "Opacity": "opacity",
-    "Error at nearest photo": "error",
+    "Error at the nearest photo": "error",
+    "Hard samples at the nearest photo": "hard",
 }
 
 
@@ -60,8 +61,9 @@ class Panel:
         with gui.add_folder("Camera path", expand_by_default=False):
             self._path()
 
-    def tell(self, text: str) -> None:
-        """Show a line of Markdown at the top."""
+    def tell(self, *paragraphs: str) -> None:
+        """Show paragraphs of Markdown at the top; empty ones are left out."""
+        text = "\n\n".join(filter(None, paragraphs))
         if self.status.content != text:
             self.status.content = text
 
@@ -83,7 +85,7 @@ class Panel:
         occupancy = gui.add_checkbox("Occupied cells", False)
 
         def show_cameras(_: Any) -> None:
-            self._things.show_cameras(cameras.value, photos.value)
+            self._things.show_cameras(cameras.value or photos.value, photos.value)
 
         cameras.on_update(show_cameras)
         photos.on_update(show_cameras)

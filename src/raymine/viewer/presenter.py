@@ -11,18 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from raymine.contracts import Camera, Renderer, Scene
-from raymine.pictures import error_picture
+from raymine.contracts import Renderer, Scene
+from raymine.experiment import HardViews
 
 from .camera import camera_of, pose_of
-from .draw import Look, draw, picture_of
+from .draw import OF_PHOTOS, Look, draw, error_of, letterboxed, picture_of
 from .pacing import STAGES, Speed, size_of_stage
+from .photos import Photos
 
 REST = 0.12
 """Seconds without a movement after which a camera rests."""
 
-Truth = Callable[[np.ndarray], tuple[Camera, np.ndarray, np.ndarray] | None]
-"""Pose [3, 4] -> camera, pose and photo [H, W, 3] in 0..1 of the nearest training view."""
+
+@dataclass(frozen=True)
+class Model:
+    """What is looked at: the renderer of a model, and where its training images are hard."""
+
+    renderer: Renderer
+    hard_view: HardViews
 
 
 @dataclass
@@ -39,7 +45,8 @@ class Screen:
 class Presenter:
     """The screens of all clients. Methods may be called from any thread; `draw_next` from one at a time.
 
-    most_seconds: the longest that one picture may take. truth: finds the photo for the picture of errors.
+    most_seconds: the longest that one picture may take. photos: of the training views, for what compares with them;
+    without any, colour is drawn instead. caption: which photo the latest picture is about, for the user; else empty.
     """
 
     def __init__(
@@ -48,16 +55,24 @@ class Presenter:
         device: torch.device,
         *,
         most_seconds: float = 30.0,
-        truth: Truth | None = None,
+        photos: Photos | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.scene, self.device, self.most_seconds, self.truth = scene, device, most_seconds, truth
+        self.scene, self.device, self.most_seconds = scene, device, most_seconds
+        self.photos = photos if photos is not None and photos.trained else None
         self.look = Look()
-        self.speed = Speed(1e5 if device.type == "cpu" else 2e7)
-        self.pictures = 0
+        self.pictures, self.caption = 0, ""
+        # A ray of which gradients are wanted takes about five times as long as one that is rendered.
+        first = 1e5 if device.type == "cpu" else 2e7
+        self._rendering, self._differentiating = Speed(first), Speed(first / 5)
         self._now = now
         self._screens: dict[int, Screen] = {}
         self._work = threading.Condition()
+
+    @property
+    def speed(self) -> Speed:
+        """That of the present kind of picture."""
+        return self._differentiating if self.look.kind == "hard" else self._rendering
 
     @property
     def watched(self) -> bool:
@@ -112,7 +127,7 @@ class Presenter:
             width, height = self._size(screen)
             return self.speed.seconds(width * height)
 
-    def draw_next(self, renderer: Renderer) -> bool:
+    def draw_next(self, model: Model) -> bool:
         """Draw one picture and send it. False if there was nothing to draw, or if it became unwanted meanwhile."""
         with self._work:
             screen = self._next()
@@ -120,12 +135,14 @@ class Presenter:
                 return False
             stage, number, look = screen.stage, screen.number, self.look
             width, height = self._size(screen)
-            seen = screen.client.camera
+            seen, speed = screen.client.camera, self.speed
         started = time.perf_counter()
-        made = self._picture(renderer, seen, (width, height), look, lambda: stage > 0 and screen.number != number)
+        made = self._picture(model, seen, (width, height), look, lambda: stage > 0 and screen.number != number)
         if made is None:
             return False
-        self.speed.measured(made.shape[0] * made.shape[1], time.perf_counter() - started)
+        speed.measured(made.shape[0] * made.shape[1], time.perf_counter() - started)
+        if look.kind in OF_PHOTOS:
+            made = letterboxed(made, _canvas_of(seen))
         last = stage == STAGES - 1 or (width, height) == self._canvas(screen, look)
         screen.client.scene.set_background_image(made, format="jpeg", jpeg_quality=92 if last else 75)
         with self._work:
@@ -136,24 +153,30 @@ class Presenter:
         return True
 
     def _picture(
-        self, renderer: Renderer, seen: Any, size: tuple[int, int], look: Look, unwanted: Callable[[], bool]
+        self, model: Model, seen: Any, size: tuple[int, int], look: Look, unwanted: Callable[[], bool]
     ) -> np.ndarray | None:
-        camera, pose = camera_of(seen, *size), pose_of(seen.wxyz, seen.position)
-        photo = None
-        if look.kind == "error" and self.truth is not None:
-            nearest = self.truth(pose)
-            if nearest is not None:
-                own, pose, photo = nearest
-                factor = min(1.0, max(size) / max(own.width, own.height))
-                camera = own.resized(max(1, round(own.width * factor)), max(1, round(own.height * factor)))
-        view = draw(renderer, self.scene, camera, pose, look, device=self.device, unwanted=unwanted)
-        if view is None:
+        pose = pose_of(seen.wxyz, seen.position)
+        if look.kind in OF_PHOTOS and self.photos is not None:
+            return self._of_photo(model, self.photos, self.photos.nearest(pose, look.time), max(size), look, unwanted)
+        self.caption = ""
+        camera = camera_of(seen, *size)
+        view = draw(model.renderer, self.scene, camera, pose, look, device=self.device, unwanted=unwanted)
+        return None if view is None else picture_of(view, look.kind)
+
+    def _of_photo(
+        self, model: Model, photos: Photos, number: int, longest: int, look: Look, unwanted: Callable[[], bool]
+    ) -> np.ndarray | None:
+        name = photos.frame(number).image.name
+        if look.kind == "error":
+            self.caption = f"Error against {name}"
+            renderer = model.renderer
+            return error_of(renderer, photos, number, look, longest=longest, device=self.device, unwanted=unwanted)
+        found = model.hard_view(number, longest, unwanted=unwanted)
+        if found is None:
             return None
-        if photo is None:
-            return picture_of(view, look.kind)
-        rows = (np.arange(camera.height) * photo.shape[0]) // camera.height
-        columns = (np.arange(camera.width) * photo.shape[1]) // camera.width
-        return error_picture(view.colour, photo[rows][:, columns])
+        share = f"{100 * found.hardest_tenth:.0f} % of the gradient is on the hardest tenth of the pixels"
+        self.caption = f"Hard samples of {name}: {share}"
+        return found.picture()
 
     def _next(self) -> Screen | None:
         """The screen whose turn it is: one that moves before one that rests, the one with fewer pictures first."""
@@ -166,12 +189,14 @@ class Presenter:
         return min(ready, key=lambda screen: (screen.stage, screen.drawn), default=None)
 
     def _size(self, screen: Screen) -> tuple[int, int]:
-        seen = screen.client.camera
-        canvas = (int(seen.image_width), int(seen.image_height))
+        canvas = _canvas_of(screen.client.camera)
         return size_of_stage(screen.stage, canvas, self.speed, self.look.longest, self.most_seconds)
 
     def _canvas(self, screen: Screen, look: Look) -> tuple[int, int]:
         """The size of the last stage if time did not matter."""
-        seen = screen.client.camera
-        canvas = (int(seen.image_width), int(seen.image_height))
-        return size_of_stage(STAGES - 1, canvas, Speed(1e18), look.longest, 1.0)
+        return size_of_stage(STAGES - 1, _canvas_of(screen.client.camera), Speed(1e18), look.longest, 1.0)
+
+
+def _canvas_of(seen: Any) -> tuple[int, int]:
+    """Width and height in pixels of a client's canvas."""
+    return max(1, int(seen.image_width)), max(1, int(seen.image_height))

@@ -19,8 +19,9 @@ from raymine.listening import Place, url_of
 from .camera import vertical_fov
 from .gate import Gate
 from .panel import Panel
+from .photos import Photos
 from .presenter import Presenter
-from .things import Photos, Things
+from .things import Things
 
 if TYPE_CHECKING:
     import viser
@@ -62,7 +63,7 @@ class ViewServer:
         self.place, self.url, self._photos = place, address_of(place, door), photos
         try:
             require_viser()
-            self.presenter = Presenter(scene, device, most_seconds=most_seconds, truth=photos.nearest)
+            self.presenter = Presenter(scene, device, most_seconds=most_seconds, photos=photos)
             self._server = _start()
             things = Things(self._server, photos)
             self._begin_at(scene)

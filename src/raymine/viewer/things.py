@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from raymine.contracts import Camera, ImageSource, Renderer, Scene
-from raymine.evaluate.views import true_image
+from raymine.contracts import Renderer
 from raymine.samplers import OccupancySampler
 from raymine.toolkit.occupancy_update import above_limit, grid_coordinates
 
 from .camera import orientation_of, vertical_fov
 from .draw import Box
+from .photos import Photos
 
 if TYPE_CHECKING:
     import viser
@@ -68,43 +67,6 @@ def box_lines(box: Box) -> np.ndarray:
     corners = np.array([[box[i >> axis & 1][axis] for axis in range(3)] for i in range(8)])
     edges = [(i, i | 1 << axis) for i in range(8) for axis in range(3) if not i >> axis & 1]
     return corners[np.array(edges)].astype(np.float32)
-
-
-class Photos:
-    """Photos of the training views, decoded when they are first asked for.
-
-    open_images: opens the images of the frames `trained`, which index `scene.frames`.
-    """
-
-    def __init__(self, scene: Scene, trained: tuple[int, ...], open_images: Callable[[], ImageSource]) -> None:
-        self.scene, self.trained, self._open = scene, trained, open_images
-        self._images: ImageSource | None = None
-
-    @property
-    def images(self) -> ImageSource:
-        if self._images is None:
-            self._images = self._open()
-        return self._images
-
-    def nearest(self, pose: np.ndarray) -> tuple[Camera, np.ndarray, np.ndarray] | None:
-        """Camera, pose and photo of the training view that is nearest to a pose and looks the same way."""
-        if not self.trained:
-            return None
-        poses = np.stack([self.scene.frames[i].pose for i in self.trained])
-        reach = float(np.linalg.norm(poses[:, :, 3], axis=1).mean()) or 1.0
-        apart = np.linalg.norm(poses[:, :, 3] - pose[:, 3], axis=1) / reach
-        turned = 1.0 - poses[:, :, 2] @ pose[:, 2]
-        chosen = int((apart + turned).argmin())
-        frame = self.scene.frames[self.trained[chosen]]
-        background = torch.tensor(self.scene.background or (0.0, 0.0, 0.0), dtype=torch.float32)
-        photo, _ = true_image(self.images, chosen, background)
-        return self.scene.cameras[frame.camera], frame.pose, photo.numpy()
-
-    def close(self) -> None:
-        close = getattr(self._images, "close", None)
-        if close is not None:
-            close()
-        self._images = None
 
 
 class Things:

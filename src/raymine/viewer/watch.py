@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from raymine.experiment import LoadedRun
 from raymine.listening import Place, listen
 from raymine.scenes.bank import open_bank
+from raymine.step.hardness import HardView
 
+from .photos import Photos
+from .presenter import Model
 from .server import ViewServer, require_viser
-from .things import Photos, occupied_points
+from .things import occupied_points
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ def watch_run(
     door = listen(place)
     scene, renderer = loaded.scene, loaded.renderer
     photos = Photos(scene, loaded.trained, lambda: open_bank(scene, loaded.trained))
+
+    def hard_view(index: int, longest: int, *, unwanted: Callable[[], bool]) -> HardView | None:
+        return loaded.hard_view(photos.images, loaded.trained, index, longest, unwanted=unwanted)
+
+    model = Model(renderer, hard_view)
     begin = time.monotonic()
     with ViewServer(
         place, door, scene, loaded.device, loaded.run.path, photos=photos, occupied=lambda: occupied_points(renderer)
@@ -50,7 +58,7 @@ def watch_run(
         while not stopped() and (seconds is None or time.monotonic() - begin < seconds):
             left = 1.0 if seconds is None else max(0.0, seconds - (time.monotonic() - begin))
             presenter.wait(min(0.5, left))
-            if presenter.draw_next(renderer):
+            if presenter.draw_next(model):
                 rate = presenter.speed.rays_per_second / 1e6
-                server.panel.tell(f"{title}, {rate:.2g} million rays/s")
+                server.panel.tell(f"{title}, {rate:.2g} million rays/s", presenter.caption)
         return Watched(time.monotonic() - begin, presenter.pictures)

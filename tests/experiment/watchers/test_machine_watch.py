@@ -19,7 +19,7 @@ class FakeMonitor:
 
 
 def live(elapsed: float) -> LiveRun:
-    return LiveRun(int(elapsed), elapsed, lambda: None)  # type: ignore[arg-type,return-value]
+    return LiveRun(int(elapsed), elapsed, lambda: None, lambda *_, **__: None)  # type: ignore[arg-type,return-value]
 
 
 def test_share_of_time_spent_waiting_is_reported_and_warned_about_once() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from raymine.cameras import from_normalised
 from raymine.contracts import Camera
@@ -20,9 +16,8 @@ from raymine.export.splats.page import pack, read_page, unpack, write_page
 from raymine.export.splats.place import SplatConfig, place, trace_views
 from raymine.export.splats.rasterise import rasterise
 from raymine.export.splats.record import rotation_of
+from support.browser import Browser, browser
 from support.export_models import TURNED, ball_model
-
-CHROMIUM = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
 
 
 def test_packed_splats_come_back_within_their_steps() -> None:
@@ -52,27 +47,16 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path: Path) -> None:
         read_page(tmp_path / "b.html")
 
 
-def shown(page: Path, hash_: str, size: int) -> np.ndarray:
-    """A screenshot of the page, [size, size, 3] in 0..1."""
-    assert CHROMIUM is not None
-    picture = page.with_suffix(".png")
-    picture.unlink(missing_ok=True)
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu-sandbox", "--enable-unsafe-swiftshader"]
-    command += ["--use-gl=angle", "--use-angle=swiftshader", "--hide-scrollbars", f"--window-size={size},{size}"]
-    command += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=8000", f"--screenshot={picture}"]
-    done = subprocess.run(
-        [*command, f"file://{page}#bare&{hash_}"],
-        capture_output=True,
-        timeout=180,
-        env={**os.environ, "HOME": str(page.parent)},
-    )
-    assert picture.exists(), done.stderr.decode(errors="replace")[-2000:]
-    return np.asarray(Image.open(picture).convert("RGB"), dtype=np.float32)[:size, :size] / 255
+def drawn(chromium: Browser) -> np.ndarray:
+    """What the page shows once it has drawn its splats, [H, W, 3] in 0..1."""
+    chromium.until("document.body.dataset.drawn > 0", 180)
+    # The picture of a canvas reaches the screen with the next frames.
+    chromium.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return chromium.picture().astype(np.float32) / 255
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to open the page, and none is installed")
-def test_browser_shows_what_the_rasteriser_draws(tmp_path: Path) -> None:
-    """In the coordinates of a scene that is turned and scaled, from two cameras."""
+def test_browser_shows_what_the_rasteriser_draws_and_nothing_is_fetched(tmp_path: Path) -> None:
+    """In the coordinates of a scene that is turned and scaled, from two cameras; then the keyboard turns the view."""
     model = ball_model(TURNED)
     scene, size = model.scene, 400
     splats = place(model, trace_views(model, None, 18, 40)[1], SplatConfig(count=3000, degree=2))
@@ -81,11 +65,24 @@ def test_browser_shows_what_the_rasteriser_draws(tmp_path: Path) -> None:
     camera = Camera(size, size, size * 1.2, size * 1.2, size / 2, size / 2)
     fov = np.degrees(2 * np.arctan(0.5 / 1.2))
     pictures = []
-    for index in (0, 9):
-        pose = from_normalised(scene, scene.frames[index].pose)
-        numbers = ",".join(f"{value:.6f}" for value in pose.reshape(-1))
-        pictures.append(shown(page, f"pose={numbers}&fov={fov:.6f}", size))
-        drawn = rasterise(back, camera, pose).over((1.0, 1.0, 1.0)).clamp(0, 1).numpy()
-        assert drawn.std() > 0.1
-        assert -10 * np.log10(np.square(drawn - pictures[-1]).mean()) > 30
+    with browser() as chromium:
+        for index in (0, 9):
+            pose = from_normalised(scene, scene.frames[index].pose)
+            numbers = ",".join(f"{value:.6f}" for value in pose.reshape(-1))
+            wanted = f"#bare&pose={numbers}&fov={fov:.6f}"
+            if index:
+                chromium.evaluate(f"delete document.body.dataset.drawn; location.hash = '{wanted}'")
+            else:
+                chromium.open(page.as_uri() + wanted, width=size, height=size)
+            pictures.append(drawn(chromium))
+            truth = rasterise(back, camera, pose).over((1.0, 1.0, 1.0)).clamp(0, 1).numpy()
+            assert truth.std() > 0.1
+            assert -10 * np.log10(np.square(truth - pictures[-1]).mean()) > 30
+        chromium.evaluate(
+            "delete document.body.dataset.drawn;"
+            "document.getElementById('view').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft'}))"
+        )
+        pictures.append(drawn(chromium))
+        assert chromium.fetched() == []
     assert np.abs(pictures[0] - pictures[1]).max() > 0.2
+    assert np.abs(pictures[1] - pictures[2]).max() > 0.05

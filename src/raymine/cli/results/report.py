@@ -21,9 +21,9 @@ class Report:
     out: Path | None = None
     """HTML file. `report.html` in the run folder if not given, or in the working folder for several runs."""
     no_render: bool = False
-    """Do not render test views of a run that has no pictures of `raymine eval`."""
+    """Do not open the models: no pictures of hard samples, and no test views of a run that was not evaluated."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device to render on, where views are rendered."""
+    """The device to compute and render pictures on."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Package whose classes the run may use; importing it runs its code. Repeat it for more packages."""
     json: bool = False

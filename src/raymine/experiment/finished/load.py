@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raymine import checkpoint
 from raymine.config import RunConfig, allowing
-from raymine.contracts import Renderer, Scene, activations_of
+from raymine.contracts import ImageSource, Renderer, Scene, activations_of
 from raymine.engines import renderer_for
 from raymine.errors import RunError, SceneError, option
 from raymine.export.model import ExportModel
@@ -25,6 +25,7 @@ from raymine.rays import CameraRig
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainData, TrainState, create_state
+from raymine.step.hardness import HardView, hard_view
 
 from ..prepare import resolve_device, split_training
 from ..saved.restore import restore_state
@@ -60,6 +61,24 @@ class LoadedRun:
         if self.state.poses is None:
             return poses
         return self.state.poses.moved(torch.from_numpy(poses).to(self.device)).cpu().numpy()
+
+    def hard_view(
+        self,
+        images: ImageSource,
+        frames: Sequence[int],
+        index: int,
+        longest: int,
+        *,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> HardView | None:
+        """Where image `index` of `images` is hard for the model (`step.hardness.hard_view`).
+
+        frames: the frames of the scene that `images` are of; the run must have been trained on them.
+        """
+        scene = self.scene
+        views = TrainData(CameraRig(scene, frames, self.device), images, scene.bounds, scene.background)
+        number = self.trained.index(frames[index])
+        return hard_view(self.state, views, index, longest, trained_as=number, unwanted=unwanted)
 
     def exportable(self, time: float | None = None) -> ExportModel:
         """The model for exporters. time: the moment, in 0..1, of a dynamic scene; None is its beginning."""

@@ -13,6 +13,7 @@ from raymine.kernels.compiling import on_first_compile
 from raymine.progress_bar import ProgressBar, text_column
 from raymine.rundir import check_target
 from raymine.scenes.builtin import builtin_scene
+from raymine.scenes.load import BUILTIN
 from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.terminal import Messages
 
@@ -180,7 +181,7 @@ def train_with_progress(
     bar, watch = ProgressObserver(console=console), watch or Stopwatch()
     try:
         with on_first_compile(bar.compiling, request.device):
-            if str(request.scene) == "builtin":
+            if request.scene == BUILTIN:
                 if request.out is not None and not ranks.active:
                     check_target(request.out, resume=request.resume)
                 # The first use generates this scene, which takes seconds. Done here, it has a progress bar.
