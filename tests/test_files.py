@@ -69,6 +69,7 @@ def test_exception_while_writing_keeps_the_old_content(tmp_path: Path) -> None:
         (errno.EACCES, "no permission to write"),
         (errno.EROFS, "no permission to write"),
         (errno.EIO, "Input/output error"),
+        (errno.ENOLCK, "has no file locks"),
     ],
 )
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])

@@ -32,6 +32,8 @@ else:
         import importlib.util
 
         if name in _MODULE_OF:
+            # It must come before torch, whose thread pool reads the environment when it is loaded.
+            importlib.import_module("raymine.machine").shorten_spinning()
             return getattr(importlib.import_module(f"raymine.{_MODULE_OF[name]}"), name)
         if not name.startswith("_") and importlib.util.find_spec(f"raymine.{name}") is not None:
             return importlib.import_module(f"raymine.{name}")

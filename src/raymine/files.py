@@ -44,6 +44,9 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
+    if error.errno in (errno.ENOLCK, errno.ENOSYS):
+        remedy = f"Choose a folder on a local disk, or on a mount with locks such as NFS 4, with {option('out')}."
+        return ResourceError(f"Cannot {what}: the file system of {path} has no file locks.", hint=hint or remedy)
     if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
         fault = obstacle(path, folder=False)
         if fault:

@@ -117,6 +117,10 @@ def test_failed_stage_is_retried_and_its_dependants_wait() -> None:
     write_own(own("wrong", "open('wrong', 'a').write('x'); raise SystemExit(2)"))
     assert states(go()) == {"a wrong": "failed"}
     assert Path("wrong").read_text() == "x"
+    write_own('name = "gone"\ncommand = ["no-such-program", "{name}"]')
+    told = []
+    assert states(go(told)) == {"a gone": "failed"}
+    assert "gone failed: the program no-such-program cannot be started: No such file or directory." in told[-1]
 
 
 def test_stage_of_ones_own_runs_again_when_its_input_or_command_changes() -> None:

@@ -12,6 +12,12 @@ from raymine.pipeline import load_pipeline
 SCENE = '[[scene]]\npath = "scene"\n'
 
 
+def own(command: str, needs: str = "", inputs: str = "") -> str:
+    """A file with one scene and a stage of one's own."""
+    stage = f'name = "a"\ncommand = [{command}]\nneeds = [{needs}]\ninputs = [{inputs}]\n'
+    return f"{SCENE}[[stage]]\n{stage}"
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -68,6 +74,19 @@ def test_options_of_a_scene_go_over_those_of_the_file(folder: Path) -> None:
         (f'[[stage]]\nname = "a"\ncommand = ["x"]\nneeds = ["c"]\n{SCENE}', 2, "there is no stage `c`"),
         (f'[[stage]]\nname = "train"\ncommand = ["x"]\n{SCENE}', 2, "the stage `train` is defined twice"),
         (f'[[stage]]\nname = "a"\ncommand = "x"\n{SCENE}', 2, "a list of words"),
+        (f'[train]\nout = "x"\n{SCENE}', 2, "[train] may not set `out`; the pipeline does.\nRemove it."),
+        (f"[train]\ndownscale = 2\n{SCENE}", 2, "Give `downscale` to the scene"),
+        (f'[eval]\nsplit = "train"\n{SCENE}', 2, "[eval] may not set `split`"),
+        (f'[train]\nsteps = "many"\n{SCENE}', 2, "[train] --steps must be a whole number, got `many`"),
+        (f"[train]\nsteps = [1, 2]\n{SCENE}", 2, "[train] `steps` takes one value, got [1, 2]"),
+        (f"[train]\nsteps = true\n{SCENE}", 2, "[train] `steps` must be a value, got true"),
+        (f"[train]\ndeterministic = 1\n{SCENE}", 2, "[train] `deterministic` must be true or false, got 1"),
+        (f'[train]\nmining = ""\n{SCENE}', 2, "the value of --mining is missing or empty"),
+        (f'[eval]\npictures = "some"\n{SCENE}', 2, "[eval] --pictures must be all, few or none, got `some`"),
+        (own('"x", "{runn}"', needs='"train"'), 2, "a word in braces that is not known: 'runn'"),
+        (own('"x", "{run}"', needs='"check"'), 2, "Known: name, folder, scene. A stage that needs `train` also"),
+        (own('"x", "{}"', needs=""), 2, "a word in braces that is not known"),
+        (own('"x"', inputs='"nowhere.py"'), 2, "an input that does not exist: /"),
     ],
 )
 def test_wrong_files_are_refused_in_a_sentence(
@@ -91,6 +110,42 @@ def test_root_and_only_choose_the_scenes(folder: Path, capsys: pytest.CaptureFix
     assert "the scene chair does not exist" in capsys.readouterr().err
     assert main(["pipeline", "p.toml", "--only", "char"]) == 2
     assert "p.toml has no scene `char`. Did you mean `chair`?" in capsys.readouterr().err
+
+
+def test_settings_of_the_command_line_go_over_those_of_every_scene(folder: Path) -> None:
+    path = write(
+        '[train]\nsteps = 3\nmining = "hard"\n[[scene]]\npath = "scene"\ndownscale = 2\n[scene.train]\nsteps = 5\n'
+        '[[scene]]\npath = "builtin"\n'
+    )
+    settings = ["train.steps=200", "downscale=8", "train.mining=none", "train.exposure=true", 'eval.allow=["a", "b"]']
+    for scene in load_pipeline(path, settings=[*settings, "train.max-seconds = 1.5"]).scenes:
+        assert scene.downscale == 8
+        assert scene.options["train"] == {"steps": 200, "mining": "none", "exposure": True, "max_seconds": 1.5}
+        assert scene.options["eval"] == {"allow": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.steps", "--set train.steps: a value is missing."),
+        ("train.steps=", "a value is missing"),
+        ("trian.steps=3", "`trian.steps` must be `downscale` or STAGE.OPTION. Did you mean `train`?"),
+        ("steps=3", "`steps` must be `downscale` or STAGE.OPTION"),
+        ("downscale=half", "--set: `downscale` must be a whole number between 1 and 64, got 'half'"),
+        ("train.step=3", "`raymine train` has no option `step`. Did you mean `steps`?"),
+        ("train.steps=few", "[train] --steps must be a whole number, got `few`"),
+    ],
+)
+def test_wrong_settings_are_refused_in_a_sentence(
+    folder: Path, setting: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(SCENE)
+    assert main(["pipeline", "p.toml", "--set", setting]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert words in err
+    assert not Path("results").exists(), "nothing is made"
 
 
 def test_stage_without_a_command_is_named(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raymine.rundir import Environment, RunDir
-from raymine.rundir.compare import compare_runs, flattened
+from raymine.rundir.compare import compare_runs, flattened, origins
 from support.fake_training import manifest
 
 
@@ -31,6 +31,15 @@ def test_settings_that_differ_come_first_and_what_changed_is_named(tmp_path: Pat
     ]
     assert [each.same for each in found.settings] == [False, False, True, True]
     assert {each.what for each in found.origins} == {"code (commit)", "package torch", "seed", "image b.png"}
+
+
+def test_changed_source_files_are_named_where_both_runs_recorded_them(tmp_path: Path) -> None:
+    here = Environment("1", "c0-dirty", "3.11", "linux", {}, "cpu", 2, source="aa")
+    paths = {}
+    for name, source in (("a", "aa"), ("b", "bb"), ("old", None)):
+        paths[name] = make(tmp_path / name, {}, environment=replace(here, source=source))
+    assert [each.what for each in origins(paths["a"], paths["b"])] == ["code (source files)"]
+    assert origins(paths["a"], paths["old"]) == ()
 
 
 def test_many_changed_images_are_counted(tmp_path: Path) -> None:

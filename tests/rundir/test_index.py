@@ -101,6 +101,10 @@ def test_index_that_cannot_be_written_is_reported_and_not_needed(tmp_path: Path)
     own, run = IndexFile(tmp_path / "file"), finished(tmp_path / "runs/a")
     assert "could not be written" in register(run, own)
     assert [found.name for found in list_runs(tmp_path / "runs", own)] == ["a"]
+    (tmp_path / "cache/runs.sqlite").mkdir(parents=True)
+    for unusable in (own, IndexFile(tmp_path / "cache", patience=0.1)):
+        with pytest.raises(RunError, match=r"The run index .*runs.sqlite cannot be written: .*\."):
+            rebuild([tmp_path / "runs"], unusable)
 
 
 def test_find_run_takes_a_path_a_name_in_the_root_or_a_unique_name(

@@ -162,10 +162,24 @@ def test_downscale_uses_folders_of_smaller_images(tmp_path: Path):
     write_images(capture, tmp_path / "images_2", (24, 16))
     scene = load_scene(tmp_path, downscale=2)
     assert {f.image.parent.name for f in scene.frames} == {"images_2"}
-    assert (scene.cameras[0].width, scene.cameras[0].fx) == (24, 20.0)
+    assert (scene.cameras[0].width, scene.cameras[0].fx, scene.divided) == (24, 20.0, 1)
+    assert "Images: images_2, already smaller by 2." in scene.decisions
+    assert not any("after dividing" in sentence for sentence in scene.decisions)
     full = load_scene(tmp_path, downscale=4)
     assert {f.image.parent.name for f in full.frames} == {"images"}
-    assert (full.cameras[0].width, full.cameras[0].height) == (12, 8)
+    assert (full.cameras[0].width, full.cameras[0].height, full.divided) == (12, 8, 4)
+
+
+def test_incomplete_folder_of_smaller_images_is_not_used_and_said(tmp_path: Path):
+    capture = ring()
+    write_colmap(capture, tmp_path)
+    write_images(capture, tmp_path / "images_2", (24, 16))
+    (tmp_path / "images_2" / capture.names[3]).unlink()
+    scene = load_scene(tmp_path, downscale=2)
+    assert {f.image.parent.name for f in scene.frames} == {"images"}
+    assert (scene.cameras[0].width, scene.divided) == (24, 2)
+    (warning,) = scene.warnings
+    assert warning.startswith("images_2: has 8 of 9 images, so those of images are divided by 2 instead.")
 
 
 def test_llff_with_only_small_images_scales_x_and_y_separately(tmp_path: Path):

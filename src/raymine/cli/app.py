@@ -25,6 +25,7 @@ import tyro
 from raymine._version import __version__
 from raymine.errors import RaymineError, ResourceError, did_you_mean, speaking_of_flags
 from raymine.files import expanded
+from raymine.machine import shorten_spinning
 from raymine.terminal import discard, guarded_streams
 
 from .bench import BENCHMARKS, Bench
@@ -118,7 +119,7 @@ def guarded(arguments: list[str], action: Callable[[], int]) -> int:
 
     arguments: those of the command line, for advice.
     """
-    _shorten_spinning()
+    shorten_spinning()
     with guarded_streams(), speaking_of_flags():
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
         try:
@@ -139,16 +140,6 @@ def guarded(arguments: list[str], action: Callable[[], int]) -> int:
                 print(_BUG, file=sys.stderr)
                 raise
             return _fail(*remedy, 5)
-
-
-def _shorten_spinning() -> None:
-    """Let idle OpenMP threads sleep sooner, unless the user has set this. Takes effect only before torch is imported.
-
-    torch and Numba each have a thread pool whose idle threads spin. By default the spinning threads of one pool take
-    cores from the other: on 2 cores a step took 12.4 to 22.1 ms from run to run, and 11.6 to 13.0 ms with this.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 def _run(arguments: list[str]) -> int:

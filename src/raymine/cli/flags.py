@@ -38,6 +38,12 @@ def flags_of(command: type) -> dict[str, Any]:
     return flags
 
 
+def is_repeatable(command: type, flag: str) -> bool:
+    """Whether a flag may be given several times, or takes several values."""
+    hint = {_flag(name): hint for name, hint in _hints(command).items()}[flag]
+    return typing.get_origin(typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint) is tuple
+
+
 def require_valid(name: str, arguments: list[str], command: type, others: Mapping[str, type]) -> None:
     """Raise `ConfigError` for a flag that `command` lacks, for a value that does not fit, and for too many or too few
     arguments.

@@ -81,7 +81,8 @@ class Scene:
     `background` is the colour behind RGBA images where a fixed one is needed (evaluation); None means that images are
     opaque. `decisions` are sentences for the user: which format, split and scale were chosen, and why. `warnings`
     describe problems that do not prevent training. `depth_unit`: units of the scene's own world per number in a depth
-    map.
+    map. `downscale` is what was asked for; `divided` is the integer by which raymine divides the size of the image
+    files, which is 1 where the scene comes with a folder of images of the smaller size.
     """
 
     root: Path
@@ -95,6 +96,7 @@ class Scene:
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     depth_unit: float = 1e-3
+    divided: int = 1
 
     def of_split(self, split: Split) -> tuple[int, ...]:
         """Indices into `frames` of one split, in file order."""

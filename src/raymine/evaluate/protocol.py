@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -23,6 +25,9 @@ from raymine.files import JSON
 VERSION = 1
 """Raised whenever a change of the code changes scores."""
 
+_AS_THEY_ARE = "as in their files"
+_SMALLER_FOLDER = re.compile(r"images_\d+")
+
 _TOLERANCE = 1e-3
 """Added before truncation, in levels. Without it, 26 / 255 in float32 could become level 25."""
 
@@ -33,7 +38,8 @@ class Protocol:
 
     split: the images that were scored. background: colour in 0..1 behind transparent pixels, in both images. views:
     images that were scored, of `available`; fewer are evenly spread over the split. width, height: of the largest
-    image, so that scores at other sizes are not mixed up.
+    image, so that scores at other sizes are not mixed up. images: the folder of smaller images that was used, such as
+    `images_4`, and by how much raymine made images smaller itself. The two differ by about half a dB.
     """
 
     split: str = "test"
@@ -42,6 +48,7 @@ class Protocol:
     available: int = 0
     width: int = 0
     height: int = 0
+    images: str = _AS_THEY_ARE
     quantisation: str = "both images are truncated to 8 bits"
     masks: str = "masked pixels are left out of PSNR and SSIM, and are black for LPIPS"
     mean: str = "scores are computed for each image, then averaged"
@@ -51,22 +58,27 @@ class Protocol:
     version: int = VERSION
 
     def to_json(self) -> dict[str, JSON]:
-        """JSON values of all fields, and the digest."""
-        return {**asdict(self), "background": list(self.background), "digest": digest(self)}
+        """JSON values of all fields, the digest, and the sentence to print with scores."""
+        fields = {**asdict(self), "background": list(self.background)}
+        return {**fields, "digest": digest(self), "sentence": self.sentence()}
 
     def sentence(self) -> str:
         """One line to print with scores."""
         colour = ", ".join(f"{value:g}" for value in self.background)
         count = f"{self.views} of {self.available}" if self.views < self.available else f"all {self.views}"
         return (
-            f"Protocol {digest(self)}: {count} {self.split} images, up to {self.width}x{self.height} pixels, "
-            f"background ({colour}), 8 bits, mean over images."
+            f"Protocol {digest(self)}: {count} {self.split} images ({self.images}), up to {self.width}x{self.height} "
+            f"pixels, background ({colour}), 8 bits, mean over images."
         )
 
 
 def digest(protocol: Protocol | None = None) -> str:
     """12 hexadecimal digits that identify a protocol; without one, of what all evaluations of this version share."""
-    text = json.dumps(asdict(protocol or Protocol()), sort_keys=True)
+    fields = asdict(protocol or Protocol())
+    if fields["images"] == _AS_THEY_ARE:
+        # Evaluations that are older than this field keep their digest, unless their images were made smaller.
+        del fields["images"]
+    text = json.dumps(fields, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -81,7 +93,16 @@ def protocol_of(scene: Scene, split: Split, views: int) -> Protocol:
         available=len(available),
         width=max((camera.width for camera in cameras), default=0),
         height=max((camera.height for camera in cameras), default=0),
+        images=_images(scene, available),
     )
+
+
+def _images(scene: Scene, frames: Sequence[int]) -> str:
+    """Which images were compared, in words: `images_4, as in their files`, or `divided by 4`."""
+    folders = {scene.frames[i].image.parent.name for i in frames}
+    smaller = sorted(name for name in folders if _SMALLER_FOLDER.fullmatch(name))
+    size = _AS_THEY_ARE if scene.divided == 1 else f"divided by {scene.divided}"
+    return ", ".join([*smaller, size])
 
 
 def quantised(image: Tensor) -> Tensor:

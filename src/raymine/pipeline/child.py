@@ -49,7 +49,11 @@ def main() -> int:
         die_with(parent)
     if kind == "own":
         # The wish to die with the parent outlives this call.
-        os.execvp(arguments[0], arguments)
+        try:
+            os.execvp(arguments[0], arguments)
+        except OSError as error:
+            print(f"error: the program {arguments[0]} cannot be started: {error.strerror}.", file=sys.stderr)
+            return 2
     if sys.platform != "linux" and sys.argv[1] != "stdin":
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     sys.argv = ["raymine", *arguments]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import raymine
 from raymine._version import __version__
 from raymine.files import JSON, UnreadableFile, read_json, write_json
+from raymine.rundir.manifest import source_digest
 
 from .spec import Pipeline, SceneSpec
 from .stages import STAGES, OwnStage, Result, Site, Stage, digest_of, stamp
@@ -166,13 +164,6 @@ def explain(tasks: list[Task], code: str) -> list[tuple[Task, Verdict, str]]:
     return told
 
 
-@cache
 def code_version(kind: str) -> str:
     """What stands for the code in keys: the version, or a digest of every source file of raymine as well."""
-    if kind == "version":
-        return __version__
-    root = Path(raymine.__file__).parent
-    digest = hashlib.sha256(__version__.encode())
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
+    return __version__ if kind == "version" else source_digest()

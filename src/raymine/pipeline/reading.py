@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raymine.errors import ConfigError, did_you_mean
+from raymine.errors import ConfigError, did_you_mean, option
 from raymine.files import JSON, UnreadableFile, expanded, read_file
 
 if sys.version_info >= (3, 11):
@@ -61,7 +62,7 @@ def path_in(path: Path, key: str, value: Any, here: Path) -> Path:
     return here / expanded(text(path, key, {key: value}))
 
 
-def number(path: Path, entry: Mapping[str, Any], key: str, default: float, low: float, high: float) -> float:
+def number(path: Path | str, entry: Mapping[str, Any], key: str, default: float, low: float, high: float) -> float:
     value = entry.get(key, default)
     whole = isinstance(default, int)
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= high:
@@ -74,3 +75,46 @@ def options_of(path: Path, stage: str, value: Any) -> dict[str, JSON]:
     if not isinstance(value, dict) or any(isinstance(item, dict) for item in value.values()):
         raise ConfigError(f"{path}: [{stage}] must be a table of options of `raymine {stage}`.")
     return {key.replace("-", "_"): item for key, item in value.items()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command line sets for every scene, over what the file says. options: for each stage, by name."""
+
+    downscale: int | None = None
+    options: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+
+
+def settings_of(given: Collection[str], stages: Collection[str]) -> Settings:
+    """Settings from texts such as `train.steps=200` and `downscale=4`. `ConfigError` for one that is neither.
+
+    A value is read as TOML has it, such as 200, true, "text" or ["a", "b"]; anything else is text.
+    """
+    flag, downscale = option("set"), None
+    options: dict[str, dict[str, JSON]] = {}
+    for each in given:
+        key, equals, typed = each.partition("=")
+        stage, _, name = key.strip().partition(".")
+        if not equals or not typed.strip():
+            raise ConfigError(f"{flag} {each}: a value is missing.", hint=f"For instance: {flag} train.steps=200")
+        if stage == "downscale" and not name:
+            downscale = int(number(flag, {stage: _value(typed)}, stage, 1, 1, 64))
+        elif not name or stage not in stages:
+            close = did_you_mean(stage, ("downscale", *stages))
+            raise ConfigError(
+                f"{flag} {each}: `{key.strip()}` must be `downscale` or STAGE.OPTION.{close}",
+                hint=f"Stages: {', '.join(stages)}.",
+            )
+        else:
+            options.setdefault(stage, {})[name.replace("-", "_")] = _value(typed)
+    return Settings(downscale, options)
+
+
+def _value(typed: str) -> JSON:
+    try:
+        found = tomllib.loads(f"value = {typed}")
+    except tomllib.TOMLDecodeError:
+        return typed.strip()
+    # A date is text to the options of a command.
+    value = found["value"]
+    return value if isinstance(value, str | int | float | bool | list) and len(found) == 1 else typed.strip()

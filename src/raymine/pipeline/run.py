@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raymine.errors import ConfigError, RunError
+from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
 
 from .devices import LOST, Place, Process, best_place, places
@@ -233,13 +233,7 @@ class _Runner:
         task.forget()
         site = task.site(self._results[task.scene.name], progress.parts)
         if isinstance(task.stage, OwnStage):
-            try:
-                words = ["own", *(word.format_map(site.words) for word in task.stage.command)]
-            except (KeyError, ValueError, IndexError) as error:
-                raise ConfigError(
-                    f"{self._pipeline.file}: the command of `{task.name}` has an unknown word {error} in braces.",
-                    hint=f"Known: {', '.join(site.words)}; double the braces that are meant as such.",
-                ) from error
+            words = ["own", *(word.format_map(site.words) for word in task.stage.command)]
             folder = task.stage.folder
         else:
             for path in task.stage.leftovers(site):
@@ -351,8 +345,8 @@ def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> Pro
 def flags(task: Task) -> list[str]:
     """The options of a stage as flags."""
     options = task.scene.options.get(task.name, {})
-    placed = {("export", "to"), ("render", "out")}
-    return words_of({name: value for name, value in options.items() if (task.name, name) not in placed})
+    # The name of the exported file becomes a path in the folder of the scene, which the command has already.
+    return words_of({name: value for name, value in options.items() if (task.name, name) != ("export", "to")})
 
 
 def words_of(options: Mapping[str, JSON]) -> list[str]:

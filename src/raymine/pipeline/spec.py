@@ -10,7 +10,7 @@ from typing import Any
 from raymine.errors import ConfigError, SceneError, did_you_mean, option
 from raymine.files import JSON, expanded
 
-from .reading import number, options_of, path_in, read_toml, require_known, tables, text, words
+from .reading import Settings, number, options_of, path_in, read_toml, require_known, settings_of, tables, text, words
 from .stages import DEFAULT_STAGES, STAGES, OwnStage
 
 _TOP = ("out", "root", "stages", "jobs", "retries", "backoff", "code", "scene", "stage")
@@ -52,12 +52,16 @@ class Pipeline:
     own: tuple[OwnStage, ...] = ()
 
 
-def load_pipeline(path: Path, *, root: Path | None = None, only: Collection[str] = ()) -> Pipeline:
+def load_pipeline(
+    path: Path, *, root: Path | None = None, only: Collection[str] = (), settings: Collection[str] = ()
+) -> Pipeline:
     """Read a pipeline file. `ConfigError` for what is wrong in it, `SceneError` for a scene that does not exist.
 
     root: the folder of the scenes, instead of the one that the file names. only: names of the scenes to take; empty is
-    all of them.
+    all of them. settings: texts such as `train.steps=200` and `downscale=4`, which go over what the file says, for
+    every scene.
     """
+    changes = settings_of(settings, STAGES)
     data = read_toml(path, "pipeline file")
     here = path.absolute().parent
     own = tuple(_own_stage(path, entry, here) for entry in tables(path, data, "stage"))
@@ -82,8 +86,11 @@ def load_pipeline(path: Path, *, root: Path | None = None, only: Collection[str]
                 f"{path} has no scene `{name}`.{did_you_mean(name, names)}", hint=f"Scenes: {', '.join(names)}."
             )
     chosen = [entry for entry, name in zip(entries, names, strict=True) if not only or name in only]
-    scenes = tuple(_scene(path, entry, home, shared) for entry in chosen)
+    scenes = tuple(_scene(path, entry, home, shared, changes) for entry in chosen)
     _require_no_cycle(path, own)
+    for scene in scenes:
+        for stage in own:
+            _require_words(path, stage, scene, own)
     code = data.get("code", "source")
     if code not in ("source", "version"):
         raise ConfigError(f'{path}: `code` must be "source" or "version", got {code!r}.')
@@ -111,7 +118,9 @@ def _scene_name(path: Path, entry: dict[str, Any]) -> str:
     return name
 
 
-def _scene(path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, Mapping[str, JSON]]) -> SceneSpec:
+def _scene(
+    path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, Mapping[str, JSON]], changes: Settings
+) -> SceneSpec:
     name = _scene_name(path, entry)
     given = text(path, "photos" if "photos" in entry else "path", entry)
     place = given if given == "builtin" else str((root / expanded(given)).resolve())
@@ -121,8 +130,8 @@ def _scene(path: Path, entry: dict[str, Any], root: Path, shared: Mapping[str, M
             hint=f"Give the folder of the scenes with {option('root')}, or leave scenes out with {option('only')}.",
         )
     own = {stage: options_of(path, stage, entry[stage]) for stage in STAGES if stage in entry}
-    options = {stage: {**shared.get(stage, {}), **own.get(stage, {})} for stage in STAGES}
-    downscale = int(number(path, entry, "downscale", 1, 1, 64))
+    options = {s: {**shared.get(s, {}), **own.get(s, {}), **changes.options.get(s, {})} for s in STAGES}
+    downscale = changes.downscale or int(number(path, entry, "downscale", 1, 1, 64))
     if "photos" in entry:
         return SceneSpec(name, None, Path(place), downscale, options)
     return SceneSpec(name, place, None, downscale, options)
@@ -136,7 +145,33 @@ def _own_stage(path: Path, entry: dict[str, Any], here: Path) -> OwnStage:
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
         raise ConfigError(f"{path}: the stage `{name}` needs `command`, a list of words.")
     needs, inputs = (words(path, key, entry.get(key, [])) for key in ("needs", "inputs"))
-    return OwnStage(name, tuple(command), needs, tuple(here / expanded(text) for text in inputs), here)
+    files = tuple(here / expanded(text) for text in inputs)
+    for file in files:
+        if not file.exists():
+            raise ConfigError(
+                f"{path}: the stage `{name}` has an input that does not exist: {file}.",
+                hint="`inputs` are files that are there before; results of other stages follow from `needs`.",
+            )
+    return OwnStage(name, tuple(command), needs, files, here)
+
+
+def _require_words(path: Path, stage: OwnStage, scene: SceneSpec, own: tuple[OwnStage, ...]) -> None:
+    """Raise `ConfigError` if the command of a stage has words in braces that are not known when it runs."""
+    needs = _needs(own)
+    before = set(stage.needs)
+    while more := {need for name in before for need in needs[name]} - before:
+        before |= more
+    # The stage `ingest` makes a scene of photos; `check` and `pack` wait for it.
+    there = scene.photos is None or not before.isdisjoint({"ingest", "check", "pack"})
+    known = ["name", "folder", *(["scene"] if there else []), *(["run"] if "train" in before else [])]
+    try:
+        for word in stage.command:
+            word.format_map(dict.fromkeys(known, ""))
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: the command of `{stage.name}` has a word in braces that is not known: {error}.",
+            hint=f"Known: {', '.join(known)}. A stage that needs `train` also has `run`. Double other braces.",
+        ) from error
 
 
 def _stage_names(path: Path, given: Any, known: Collection[str], own: tuple[OwnStage, ...]) -> tuple[str, ...]:
@@ -150,8 +185,13 @@ def _stage_names(path: Path, given: Any, known: Collection[str], own: tuple[OwnS
     return tuple(dict.fromkeys(chosen))
 
 
+def _needs(own: tuple[OwnStage, ...]) -> dict[str, tuple[str, ...]]:
+    """What every stage needs, by its name."""
+    return {**{stage.name: stage.needs for stage in STAGES.values()}, **{stage.name: stage.needs for stage in own}}
+
+
 def _require_no_cycle(path: Path, own: tuple[OwnStage, ...]) -> None:
-    needs = {**{stage.name: stage.needs for stage in STAGES.values()}, **{stage.name: stage.needs for stage in own}}
+    needs = _needs(own)
 
     def visit(name: str, above: tuple[str, ...]) -> None:
         if name in above:

@@ -63,7 +63,8 @@ class Stage:
     command: the arguments of raymine, without options. uses: what it depends on besides its options and the code.
     result: what others may use of it, from the JSON that the command printed. products: files that must stay as they
     are while the result counts. leftovers: paths that an interrupted attempt may have left, which are removed first.
-    program: what takes the arguments, as `child.py` names it.
+    program: what takes the arguments, as `child.py` names it. fixed: options that a pipeline file may not give, since
+    the pipeline gives them or relies on their default.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Stage:
     leftovers: Callable[[Site], list[Path]] = lambda _: []
     after: tuple[str, ...] = ()
     program: str = "raymine"
+    fixed: tuple[str, ...] = ("json",)
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ _TABLE = (
         result=lambda site, _: {"scene": str(site.folder / f"scene-{site.key}")},
         products=lambda site: [site.folder / f"scene-{site.key}"],
         leftovers=lambda site: [site.folder / f"scene-{site.key}"],
+        fixed=("out", "json"),
     ),
     Stage(
         "check",
@@ -150,6 +153,7 @@ _TABLE = (
         command=lambda site: ["check", *_at(site), "--json"],
         uses=_files,
         result=lambda site, printed: {"warnings": printed.get("warnings")},
+        fixed=("downscale", "json"),
     ),
     Stage(
         "pack",
@@ -157,6 +161,7 @@ _TABLE = (
         command=lambda site: ["pack", *_at(site), "--json"],
         uses=_files,
         result=lambda site, printed: {key: printed.get(key) for key in ("scene_digest", "train", "test")},
+        fixed=("downscale", "json"),
     ),
     Stage(
         "train",
@@ -166,6 +171,7 @@ _TABLE = (
         result=_trained,
         products=lambda site: [last_checkpoint(site.run)],
         after=("check",),
+        fixed=("downscale", "out", "resume", "json", "view", "host", "port"),
     ),
     Stage(
         "eval",
@@ -174,6 +180,7 @@ _TABLE = (
         uses=lambda site: [site.results["train"]["tensors"], site.results["pack"]["test"]],
         result=_scored,
         products=lambda site: [site.run / EVALUATION],
+        fixed=("split", "json"),
     ),
     Stage(
         "render",
@@ -182,6 +189,7 @@ _TABLE = (
         uses=lambda site: site.results["train"]["tensors"],
         result=lambda site, _: {"file": str(_rendered(site))},
         products=lambda site: [_rendered(site)],
+        fixed=("out", "json"),
     ),
     Stage(
         "export",
@@ -199,6 +207,7 @@ _TABLE = (
         uses=lambda site: [site.results["eval"], site.results.get("export", {}).get("digest")],
         result=lambda site, printed: {key: printed.get(key) for key in ("views", "largest")},
         after=("export",),
+        fixed=("model", "json"),
     ),
 )
 

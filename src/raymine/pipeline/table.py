@@ -14,8 +14,9 @@ from .stages import Result
 
 @dataclass(frozen=True)
 class SceneScore:
-    """One line. train_seconds: of training alone. wall: of the whole command. memory: peak bytes of main memory,
-    device_memory: of device memory; None where unknown."""
+    """One line. protocol: its digest; protocol_sentence: what it means, or empty. train_seconds: of training alone.
+    wall: of the whole command. memory: peak bytes of main memory, device_memory: of device memory; None where unknown.
+    """
 
     scene: str
     recipe: str = ""
@@ -24,6 +25,7 @@ class SceneScore:
     lpips: float | None = None
     views: int = 0
     protocol: str = ""
+    protocol_sentence: str = ""
     step: int = 0
     train_seconds: float | None = None
     wall: float | None = None
@@ -65,7 +67,7 @@ def _score(scene: str, stages: dict[str, Result]) -> SceneScore:
     manifest = _manifest(Path(run)) if run else {}
     attempts = [attempt for attempt in manifest.get("attempts", []) if isinstance(attempt, dict)]
     found = stages.get("eval", {})
-    lpips = found.get("lpips")
+    lpips, protocol = found.get("lpips"), found.get("protocol")
     if isinstance(lpips, dict):
         lpips = next(iter(lpips.values()), None)
     return SceneScore(
@@ -76,6 +78,7 @@ def _score(scene: str, stages: dict[str, Result]) -> SceneScore:
         lpips=lpips,
         views=found.get("count") or 0,
         protocol=protocol_of(found) if found else "",
+        protocol_sentence=str(protocol.get("sentence", "")) if isinstance(protocol, dict) else "",
         step=manifest.get("step", 0),
         train_seconds=manifest.get("elapsed"),
         wall=_total(attempts, "wall"),

@@ -12,6 +12,7 @@ from .summary import RunSummary, summarise_run
 
 _NAMED = 5
 """Images that are named one by one; of more, the number is told."""
+_SOURCE = "code (source files)"
 _NOT_SETTINGS = ("schema", "earlier_digests")
 _SCORES = (
     "status",
@@ -62,6 +63,8 @@ def compare_runs(first: Path, second: Path) -> Comparison:
 def origins(first: Path, second: Path) -> tuple[Difference, ...]:
     """What differs in code, packages, device, threads, scene and images, one entry each; () if nothing does."""
     found = [each for each in _differences(_origin(first), _origin(second)) if not each.same]
+    # Runs of earlier versions have no digest of the source files. That it is unknown is no difference.
+    found = [each for each in found if each.what != _SOURCE or None not in (each.first, each.second)]
     recorded = _images(first), _images(second)
     images = [each for each in _differences(*recorded) if not each.same]
     if len(images) > _NAMED:
@@ -102,6 +105,7 @@ def _origin(path: Path) -> dict[str, JSON]:
     return {
         "raymine": environment.get("raymine"),
         "code (commit)": environment.get("commit"),
+        _SOURCE: environment.get("source"),
         "python": environment.get("python"),
         "platform": environment.get("platform"),
         **{f"package {name}": found for name, found in (packages if isinstance(packages, dict) else {}).items()},

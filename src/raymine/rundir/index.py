@@ -12,7 +12,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, replace
-from functools import partial
 from pathlib import Path
 
 from raymine.errors import RunError, did_you_mean, option
@@ -57,16 +56,25 @@ def list_all(index: IndexFile | None = None) -> list[RunSummary]:
 
 
 def rebuild(roots: Iterable[Path], index: IndexFile | None = None) -> list[RunSummary]:
-    """Read every run folder again, in `roots` and wherever runs were made, and write the index anew."""
+    """Read every run folder again, in `roots` and wherever runs were made, and write the index anew.
+
+    `RunError` if it cannot be written.
+    """
     index = index or IndexFile()
     folders = {Path(path) for path in _rows(index) if is_run(Path(path))}
     for root in (*roots, *index.roots()):
         folders |= {path.absolute() for path in _run_folders(root)}
-    _attempt(lambda: index.remove(list(_rows(index))))
-    found = _listed(folders, index, None)
-    for root in roots:
-        if root.is_dir():
-            _attempt(partial(index.put, [], root=root))
+    try:
+        index.remove(list(_rows(index)))
+        found = _listed(folders, index, None)
+        for root in roots:
+            if root.is_dir():
+                index.put([], root=root)
+    except _UNUSABLE as error:
+        raise RunError(
+            f"The run index {index.path} cannot be written: {error}.",
+            hint="Runs are listed without it. Remove it, or set RAYMINE_CACHE to a folder that can be written.",
+        ) from error
     return found
 
 

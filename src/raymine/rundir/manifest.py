@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -24,7 +25,11 @@ _PACKAGES = ("torch", "numpy", "numba", "pillow", "safetensors")
 
 @dataclass(frozen=True)
 class Environment:
-    """The software and hardware of a run. threads: number of torch threads, which affects the order of CPU sums."""
+    """The software and hardware of a run. threads: number of torch threads, which affects the order of CPU sums.
+
+    source: `source_digest`, which tells changes of the code apart that no commit or version does; None for runs of
+    earlier versions.
+    """
 
     raymine: str
     commit: str | None
@@ -33,6 +38,7 @@ class Environment:
     packages: dict[str, str]
     device: str
     threads: int
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,18 @@ def describe_environment(device: torch.device) -> Environment:
         packages={name: _version_of(name) for name in _PACKAGES},
         device=_device_name(device),
         threads=torch.get_num_threads(),
+        source=source_digest()[:12],
     )
+
+
+@cache
+def source_digest() -> str:
+    """sha256 in hex of the version and of every source file of raymine, read once for a process."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256(__version__.encode())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @cache

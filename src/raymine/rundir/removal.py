@@ -24,7 +24,10 @@ def move_to_trash(path: Path) -> Path:
             f"{path} is a link. Nothing was deleted.", hint=f"Delete the run that it leads to: {path.resolve()}"
         )
     path = path.absolute()
-    lock = RunLock.acquire(path / LOCK)
+    try:
+        lock = RunLock.acquire(path / LOCK)
+    except RunError as error:
+        raise RunError(f"{error.message} Nothing was deleted.", hint="Wait for it, or stop it first.") from error
     trash = path.parent / TRASH
     target = trash / f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:

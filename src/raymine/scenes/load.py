@@ -130,7 +130,7 @@ def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interv
         downscale=downscale,
         decisions=(
             *parsed.decisions,
-            _size_sentence(cameras, downscale),
+            _size_sentence(cameras, downscale // parsed.premade),
             split_sentence,
             *_time_sentence(frames),
             *_depth_sentence(frames),
@@ -138,14 +138,15 @@ def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interv
         ),
         warnings=tuple(f"{p.file}: {p.what}" for p in parsed.problems if p.severity == "warning"),
         depth_unit=parsed.depth_unit,
+        divided=downscale // parsed.premade,
     )
 
 
-def _size_sentence(cameras: dict[Camera, int], downscale: int) -> str:
+def _size_sentence(cameras: dict[Camera, int], divided: int) -> str:
     sizes = sorted({(c.width, c.height) for c in cameras})
     models = ", ".join(sorted({c.model for c in cameras}))
     size = f"{sizes[0][0]}x{sizes[0][1]}" if len(sizes) == 1 else f"{len(sizes)} sizes"
-    by = "" if downscale == 1 else f" after dividing by {downscale}"
+    by = "" if divided == 1 else f" after dividing by {divided}"
     return f"Cameras: {len(cameras)} ({models}), images {size}{by}."
 
 

@@ -24,6 +24,7 @@ def test_profile_is_written_and_changes_nothing(tmp_path: Path) -> None:
     table = (tmp_path / "run/profile/summary.txt").read_text()
     assert table.startswith("5 steps\n"), "those from the tenth step to the next evaluation"
     assert "aten::" in table
+    assert "raymine steps" in table, "where what runs outside of torch is counted"
     events = [row for row in read_rows(tmp_path / "run/events.jsonl") if row["kind"] == "profile"]
     assert [row["level"] for row in events] == ["info"]
 

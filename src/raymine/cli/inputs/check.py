@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
@@ -34,6 +35,7 @@ class Check:
     def execute(self) -> int:
         """Exit code 0 if there is no error (there may be warnings), else 3."""
         from raymine.scenes import examine_scene
+        from raymine.scenes.problems import refuse
 
         with output.progress_bar("Checking images") as progress:
             report = examine_scene(self.scene, self.downscale, progress=progress)
@@ -43,6 +45,8 @@ class Check:
             report = _with_recipe(report, prepared, self.scene)
         if self.json:
             output.emit_json(self._document(report, errors, prepared))
+            if errors:
+                output.say(f"error: {refuse(Path(self.scene), report.problems).message}")
         else:
             self._print(report, errors, prepared)
         return 3 if errors else 0

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from raymine.errors import ConfigError, did_you_mean
+from raymine.errors import ConfigError
 
 from .. import output
-from ..flags import flags_of
+from .stage_options import require_commands
 
 if TYPE_CHECKING:
     from raymine.pipeline import Pipeline as Spec
-    from raymine.pipeline import PipelineResult, Task
+    from raymine.pipeline import PipelineResult
     from raymine.pipeline.table import SceneScore
 
 
@@ -35,6 +35,9 @@ class Pipeline:
     """Folder of the scenes, instead of the one that the file names."""
     only: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Only this scene of the file. Repeat it for more."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """An option for all scenes that goes over what the file says, such as train.steps=200, eval.views=10 or
+    downscale=8. Repeat it for more."""
     out: Path | None = None
     """Folder of the results, instead of the one that the file names."""
     json: bool = False
@@ -48,11 +51,11 @@ class Pipeline:
 
         if self.jobs is not None and not 1 <= self.jobs <= 256:
             raise ConfigError(f"--jobs must be between 1 and 256, got {self.jobs}.")
-        pipeline = load_pipeline(self.file, root=self.root, only=self.only)
+        pipeline = load_pipeline(self.file, root=self.root, only=self.only, settings=self.set)
         if self.out is not None:
             pipeline = dataclasses.replace(pipeline, out=self.out.absolute())
         tasks = plan(pipeline)
-        _require_commands(pipeline, tasks)
+        require_commands(pipeline, tasks)
         if self.dry_run:
             told = explain(tasks, code_version(pipeline.code))
             rows = [(task.scene.name, task.name, verdict, why) for task, verdict, why in told]
@@ -79,36 +82,10 @@ class Pipeline:
         return result.exit_code
 
 
-def _require_commands(pipeline: Spec, tasks: list[Task]) -> None:
-    """Raise `ConfigError` for a stage whose command this version does not have, and for an option that it lacks."""
-    from raymine.pipeline import STAGES
-
-    from ..app import COMMANDS
-
-    for task in tasks:
-        if task.name not in STAGES:
-            continue
-        if task.name not in COMMANDS:
-            raise ConfigError(
-                f"{pipeline.file}: the stage `{task.name}` needs the command `raymine {task.name}`, which this version "
-                "of raymine does not have.",
-                hint="Leave the stage out of `stages`, or install a version that has it.",
-            )
-        known = [flag.lstrip("-").replace("-", "_") for flag in flags_of(COMMANDS[task.name])]
-        for name in task.scene.options.get(task.name, {}):
-            if name not in known:
-                raise ConfigError(
-                    f"{pipeline.file}: `raymine {task.name}` has no option `{name}`.{did_you_mean(name, known)}",
-                    hint=f"Options: raymine {task.name} --help",
-                )
-
-
 def _sentence(result: PipelineResult, pipeline: Spec) -> str:
-    counts = {
-        state: sum(task.state == state for task in result.tasks) for state in ("done", "skipped", "failed", "blocked")
-    }
-    words = {"done": "run", "skipped": "unchanged", "failed": "failed", "blocked": "not reached"}
-    told = ", ".join(f"{count} {words[state]}" for state, count in counts.items() if count)
+    words = {"run": ("done",), "unchanged": ("skipped",), "failed": ("failed",), "not reached": ("blocked", "waiting")}
+    counts = {word: sum(task.state in states for task in result.tasks) for word, states in words.items()}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     return f"{len(result.tasks)} stages: {told}. Results: {pipeline.out / 'results.json'}"
 
 
@@ -154,3 +131,5 @@ def _print_scores(lines: list[SceneScore]) -> None:
     made.add_section()
     made.add_row(*row(mean(lines)))
     output.results().print(made)
+    for sentence in dict.fromkeys(line.protocol_sentence for line in lines if line.protocol_sentence):
+        output.results().print(sentence, markup=False, soft_wrap=True)

@@ -15,6 +15,8 @@ SKIPPED, STEPS = 10, 10
 """Steps that are not profiled, since the first ones are slower than the others, and steps that are."""
 
 _ROWS = 30
+_STEPS_ROW = "raymine steps"
+_NOTE = f"The own time (Self) of the row `{_STEPS_ROW}` is what torch does not see: Numba kernels and Python."
 
 
 class ProfiledSteps:
@@ -39,8 +41,9 @@ class ProfiledSteps:
         self._done = True
         profiler = self._started()
         found: list[StepReport] = []
-        while len(found) < min(most, STEPS):
-            found += self._advance(min(most, STEPS) - len(found))
+        with torch.profiler.record_function(_STEPS_ROW):
+            while len(found) < min(most, STEPS):
+                found += self._advance(min(most, STEPS) - len(found))
         if profiler is not None:
             self._write(profiler, len(found))
         return found
@@ -68,7 +71,7 @@ class ProfiledSteps:
             key = "self_device_time_total" if torch.cuda.is_initialized() else "self_cpu_time_total"
             table = profiler.key_averages().table(sort_by=key, row_limit=_ROWS)
             with atomic_file(self._folder / "summary.txt", "write the profile") as file:
-                file.write(f"{steps} steps\n{table}\n".encode())
+                file.write(f"{steps} steps\n{table}\n{_NOTE}\n".encode())
             self._tell(f"profile of {steps} steps: {self._folder / 'summary.txt'}, and trace.json beside it", False)
         except Exception as error:
             self._tell(f"the profile could not be written: {error}", True)

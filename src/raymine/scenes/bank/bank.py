@@ -260,7 +260,8 @@ def _keep_budget(say: Callable[[str], None]) -> None:
         return
     if dropped:
         freed = size(sum(entry.bytes for entry in dropped))
-        say(f"Dropped {len(dropped)} old entries of the cache, {freed}, to keep RAYMINE_CACHE_BUDGET={stated}.")
+        count = "1 old entry" if len(dropped) == 1 else f"{len(dropped)} old entries"
+        say(f"Dropped {count} of the cache, {freed}, to keep RAYMINE_CACHE_BUDGET={stated}.")
 
 
 def _finished(job: Job) -> tuple[Index, PackReader] | None:

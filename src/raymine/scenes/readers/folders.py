@@ -28,12 +28,21 @@ def choose_folder(root: Path, downscale: int, parsed: Parsed) -> Path | None:
     folders = image_folders(root)
     if not folders:
         return None
-    complete = downscale in folders and len(images_in(folders[downscale])) >= len(images_in(folders[min(folders)]))
-    if downscale > 1 and complete:
-        parsed.premade = downscale
-        parsed.decisions.append(f"Images: {folders[downscale].name}, already smaller by {downscale}.")
-        return folders[downscale]
     factor = min(folders)
+    if downscale > 1 and downscale in folders:
+        smaller = folders[downscale]
+        count, whole = len(images_in(smaller)), len(images_in(folders[factor]))
+        if count >= whole:
+            parsed.premade = downscale
+            parsed.decisions.append(f"Images: {smaller.name}, already smaller by {downscale}.")
+            return smaller
+        parsed.warn(
+            smaller.name,
+            f"has {count} of {whole} images, so those of {folders[factor].name} are divided by {downscale} instead. "
+            "Scores are not comparable with those of the folder.",
+            "Restore its missing images.",
+            "missing-image",
+        )
     if factor > 1:
         parsed.decisions.append(f"Images: {folders[factor].name}, the largest that are there; the full size is not.")
     return folders[factor]
