@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -105,6 +105,11 @@ def step_info(report: StepReport, elapsed: float) -> StepInfo:
     )  # fmt: skip
 
 
+def no_view(*_: object) -> NoReturn:
+    """Stands for `LiveRun.hard_view`, which no companion asks for."""
+    raise AssertionError("a companion asked where an image is hard")
+
+
 def take_turn(engine: Engine, name: str, options: argparse.Namespace, timing: Timing) -> None:
     """Train some steps with the companions of a variant. Opening and closing them happens once a run: not counted."""
     told, close = companions(name, options.period)
@@ -115,7 +120,7 @@ def take_turn(engine: Engine, name: str, options: argparse.Namespace, timing: Ti
         done += len(reports)
         elapsed = time.perf_counter() - started
         info = step_info(reports[-1], elapsed)
-        live = LiveRun(info.step, elapsed, engine.renderer)
+        live = LiveRun(info.step, elapsed, engine.renderer, no_view)
         begin = time.perf_counter()
         if done % ROW_STEPS == 0:
             told.on_step(info)
