@@ -105,7 +105,7 @@ def step_info(report: StepReport, elapsed: float) -> StepInfo:
     )  # fmt: skip
 
 
-def no_view(*_: object) -> NoReturn:
+def no_view(index: int, longest: int, *, unwanted: Callable[[], bool]) -> NoReturn:
     """Stands for `LiveRun.hard_view`, which no companion asks for."""
     raise AssertionError("a companion asked where an image is hard")
 
