@@ -184,7 +184,7 @@ def launch(folder: Path, world: int) -> dict[str, Seen]:
         for rank in range(world)
     ]
     try:
-        assert [child.wait(timeout=120) for child in children] == [0] * world
+        assert [child.wait(timeout=600) for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()
