@@ -188,6 +188,7 @@ def launch(folder: Path, world: int) -> dict[str, Seen]:
     finally:
         for child in children:
             child.kill()
+            child.wait()
     found: dict[str, Seen] = torch.load(folder / f"{world}.pt", weights_only=False)
     return found
 
