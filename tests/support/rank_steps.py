@@ -184,10 +184,11 @@ def launch(folder: Path, world: int, program: str = "support.rank_steps") -> dic
         for rank in range(world)
     ]
     try:
-        assert [child.wait(timeout=280) for child in children] == [0] * world
+        assert [child.wait(timeout=600) for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()
+            child.wait()
     found: dict[str, Seen] = torch.load(folder / f"{world}.pt", weights_only=False)
     return found
 

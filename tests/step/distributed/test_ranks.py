@@ -9,6 +9,8 @@ from raymine.step.distributed.meeting import Place
 from raymine.step.distributed.ranks import SOLO, Ranks
 from support.rank_steps import CASES, Seen, launch
 
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.fixture(scope="module")
 def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Seen], dict[str, Seen]]:
