@@ -21,7 +21,7 @@ class _Model:
             for number, images in enumerate(seen)
         }
 
-    def delete_point3D(self, number: int) -> None:  # noqa: N802
+    def delete_point3D(self, number: int) -> None:
         del self.points3D[number]
 
 
