@@ -52,7 +52,7 @@ def test_points_lie_in_front_of_every_camera_within_its_reach(step: int | Tensor
 
 def test_steps_differ_and_repeat() -> None:
     term = FreeSpaceLoss(count=64)
-    assert torch.equal(term.points(AHEAD, 5), term.points(AHEAD, torch.tensor(5)))
+    assert torch.equal(term.points(AHEAD, 1_234_567), term.points(AHEAD, torch.tensor(1_234_567)))
     assert not torch.equal(term.points(AHEAD, 5), term.points(AHEAD, 6))
 
 

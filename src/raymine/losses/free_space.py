@@ -53,12 +53,10 @@ class FreeSpaceLoss:
 
     def points(self, cameras: Tensor, step: int | Tensor) -> Tensor:
         """[count, 3] points of a step in front of cameras [I, 3, 4], camera-to-world."""
-        device = cameras.device
+        index = torch.arange(self.count, device=cameras.device) + step * self.count
         # In float64: multiples of a stride lose their fraction in float32.
-        index = torch.arange(self.count, device=device, dtype=torch.float64) + step * float(self.count)
-        strides = torch.tensor(_STRIDES, dtype=torch.float64, device=device)
-        u = (index[:, None] * strides).frac().to(cameras.dtype)
-        camera = cameras[torch.remainder(index, len(cameras)).long()]
+        u = torch.stack([(index.double() * stride).frac() for stride in _STRIDES], -1).to(cameras.dtype)
+        camera = cameras[index % len(cameras)]
         right, up, back, origin = camera.unbind(-1)
         along = self.wide * (2 * u[:, :1] - 1) * right + self.wide * (2 * u[:, 1:2] - 1) * up - back
         reach = self.share * origin.norm(dim=-1, keepdim=True)
