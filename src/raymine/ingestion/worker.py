@@ -25,11 +25,9 @@ BLOCK = 8
 """Photos of a block of pairs: COLMAP stores matches after each block, so less is lost when it is stopped."""
 _OVERLAP = 12
 _SMALLEST_MODEL = 3
-_LOSS_PIXELS, _LARGEST_ERRORS, _SMALLEST_ANGLE, _FEWEST_POINTS = 0.25, (1.0, 0.75), 3.0, 30
+_LOSS_PIXELS, _LARGEST_ERRORS, _SMALLEST_ANGLE, _FEWEST_POINTS = 0.25, (1.0, 0.75), 1.5, 30
 """Of the last adjustments: scale of the loss, errors of a point and angle between its rays (degrees) beyond which it is
 left out, and points below which a photo is."""
-_SMALLEST_SHOWN = 1.5
-"""Angle between the rays of points that the scene shows, in degrees."""
 _LONG_TRACK, _ENOUGH_POINTS = 4, 60
 """Photos that agree on a point which counts as sure, and such points with which a photo can do without others."""
 _MOST_FEATURES = 4096
@@ -176,7 +174,7 @@ def _with_points(model: Any, job: Job) -> Any:
     import pycolmap
 
     found = pycolmap.triangulate_points(model, job["database"], job["images"], job["work"])
-    pycolmap.ObservationManager(found).filter_all_points3D(_LARGEST_ERRORS[0] * job["pixel"], _SMALLEST_SHOWN)
+    pycolmap.ObservationManager(found).filter_all_points3D(_LARGEST_ERRORS[0] * job["pixel"], _SMALLEST_ANGLE)
     return found
 
 
