@@ -81,6 +81,7 @@ def train(
     progressive: bool = False,
     coarse_to_fine: bool = False,
     distortion: float | None = None,
+    free_space: float | None = None,
     opacity_loss: float = 0.0,
     mask_loss: float = 0.0,
     depth_loss: float = 0.0,
@@ -103,17 +104,15 @@ def train(
     out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`. resume: continue the run in `out`.
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
-    exposure: fit a brightness and colour correction for each training image.
-    init_from: another run of the scene, whose parameters this one starts from.
+    exposure: fit a colour correction for each training image. init_from: another run, whose parameters this one takes.
     progressive: train on images of 1/4, then of 1/2 of their size first. coarse_to_fine: open levels of the field so.
-    distortion, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off, None is the recipe's choice.
-    hold_out: take this many training views out of training; only they may select a best checkpoint.
-    leave_out: names of training images that are not trained on: file names, or paths in the scene folder.
+    distortion, free_space, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off, None the recipe's own.
+    hold_out: take this many views out of training; only they may select a best checkpoint. leave_out: names of training
+        images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     gpu_memory: memory of a GPU that the run may take: bytes, or text such as "8GB"; None for what is free.
     track: programs that receive the metrics too: "tensorboard", "trackio" or "mlflow".
-    profile: write a profiler trace of a few steps to the folder `profile` of the run.
-    overrides: settings of the recipe's config to replace, by dotted name.
+    profile: write a profiler trace of a few steps to `profile` in the run. overrides: settings to replace, by name.
     progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
     allow: packages from which the config may use classes. They are imported, which runs their code.
 
@@ -145,6 +144,7 @@ def train(
                 mask_loss=number(mask_loss, "mask_loss"),
                 depth_loss=number(depth_loss, "depth_loss"),
                 distortion=None if distortion is None else number(distortion, "distortion"),
+                free_space=None if free_space is None else number(free_space, "free_space"),
             ),
             track=(track,) if isinstance(track, str) else tuple(str(name) for name in track),
             profile=bool(profile),

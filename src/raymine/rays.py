@@ -51,6 +51,11 @@ class CameraRig:
         return self._table
 
     @property
+    def poses(self) -> Tensor:
+        """[I, 3, 4] camera-to-world pose of each image."""
+        return self._table[:_POSE].t().reshape(-1, 3, 4)
+
+    @property
     def times(self) -> Tensor | None:
         """[I] time of each image in 0..1; None for a static scene."""
         return self._table[_POSE + 2].clone() if self.dynamic else None

@@ -12,7 +12,7 @@ from raymine import checkpoint, recipes
 from raymine.contracts import Scene
 from raymine.errors import ConfigError
 from raymine.experiment import train
-from raymine.losses import ColourLoss, DistortionLoss, MaskLoss, OpacityLoss
+from raymine.losses import ColourLoss, DistortionLoss, FreeSpaceLoss, MaskLoss, OpacityLoss
 from raymine.recipes.techniques import Techniques, with_techniques
 from raymine.scenes.builtin import builtin_scene
 from raymine.step import create_state
@@ -41,9 +41,18 @@ def test_terms_are_added_and_the_distortion_is_replaced() -> None:
     assert again.loss == (ColourLoss("l2"), OpacityLoss(0.1), MaskLoss(0.2))
 
 
+def test_free_space_loss_of_the_recipe_is_replaced_or_dropped() -> None:
+    scene = replace(SCENE, bounds=replace(SCENE.bounds, levels=2))
+    config = recipes.build("unbounded", scene, "cpu")
+    assert FreeSpaceLoss() in config.loss
+    assert with_techniques(config, Techniques(free_space=0.3), scene).loss[-1] == FreeSpaceLoss(0.3)
+    assert FreeSpaceLoss() not in with_techniques(config, Techniques(free_space=0.0), scene).loss
+
+
 @pytest.mark.parametrize(
     ("wanted", "scene", "words"),
     [
+        (Techniques(free_space=0.1), SCENE, "this scene fits into a box"),
         (Techniques(mask_loss=0.1), SCENE, "the images of this scene are opaque"),
         (Techniques(depth_loss=0.1), SCENE, "the training frames of this scene have no depth maps"),
         (Techniques(progressive=True), SCENE, "images of 8 pixels are too small to begin with 1/4 of their size"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from raymine.experiment import TrainRequest
 from raymine.experiment.prepare import prepare
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.losses import DistortionLoss
+from raymine.losses import DistortionLoss, FreeSpaceLoss
 from raymine.rays import CameraRig
-from raymine.recipes.unbounded import LEVELS
+from raymine.recipes.unbounded import FEW, LEVELS
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 from support.scene_writers import ring, write_colmap
@@ -87,6 +88,33 @@ def test_loss_has_distortion_and_bounded_scenes_are_refused(device: str) -> None
     assert "ngp" in str(refused.value.hint)
 
 
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number of photos counts as many."""
+    monkeypatch.setattr(importlib.import_module("raymine.recipes.unbounded"), "FEW", 0)
+
+
+def with_photos(count: int) -> Scene:
+    frames = tuple(replace(SCENE.frames[0], split="train") for _ in range(count))
+    return replace(SCENE, frames=frames, format="colmap")
+
+
+@pytest.mark.parametrize(
+    ("count", "device", "few"), [(FEW, "cpu", True), (FEW + 1, "cpu", False), (FEW, "cuda", False)]
+)
+def test_few_photos_on_a_cpu_get_the_free_space_loss(count: int, device: str, few: bool) -> None:
+    config = recipes.build("unbounded", with_photos(count), device)
+    assert any(isinstance(term, FreeSpaceLoss) for term in config.loss) == few
+
+
+def test_few_photos_keep_the_levels_of_the_scene(tmp_path: Path) -> None:
+    write_colmap(ring(), tmp_path / "capture")
+    capture = prepare(TrainRequest(tmp_path / "capture", steps=1, device="cpu"))
+    assert capture.config.train.levels == 0
+    assert not any("unbounded samples" in said for said in capture.scene.decisions)
+
+
+@pytest.mark.usefixtures("many")
 def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     write_colmap(ring(), tmp_path / "capture")
     capture = prepare(TrainRequest(tmp_path / "capture", steps=1, device="cpu"))
@@ -98,6 +126,7 @@ def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     assert box.config.recipe == "ngp"
 
 
+@pytest.mark.usefixtures("many")
 def test_run_of_a_capture_is_trained_resumed_and_opened_with_its_levels(tmp_path: Path) -> None:
     write_colmap(ring(), tmp_path / "capture")
     out = tmp_path / "run"

@@ -226,11 +226,13 @@ class ParameterView:
 
     step: a number; in a captured step, which the host does not follow, a tensor [] on the device.
     field: the field that is trained, for terms that know more of it than its parameters; None if there is none.
+    cameras [I, 3, 4]: camera-to-world poses of the training images, before any refinement; None if they are not known.
     """
 
     parameters: Mapping[str, Tensor]
     step: int | Tensor
     field: Field | None = dataclass_field(default=None, kw_only=True)
+    cameras: Tensor | None = dataclass_field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ BLOCK = 8
 """Photos of a block of pairs: COLMAP stores matches after each block, so less is lost when it is stopped."""
 _OVERLAP = 12
 _SMALLEST_MODEL = 3
-_LOSS_PIXELS, _LARGEST_ERROR, _SMALLEST_ANGLE, _FEWEST_POINTS = 0.5, 2.0, 1.5, 30
-"""Of the last adjustment: scale of the loss, error of a point and angle between its rays (degrees) beyond which it is
+_LOSS_PIXELS, _LARGEST_ERRORS, _SMALLEST_ANGLE, _FEWEST_POINTS = 0.25, (1.0, 0.75), 1.5, 30
+"""Of the last adjustments: scale of the loss, errors of a point and angle between its rays (degrees) beyond which it is
 left out, and points below which a photo is."""
+_LONG_TRACK, _ENOUGH_POINTS = 4, 60
+"""Photos that agree on a point which counts as sure, and such points with which a photo can do without others."""
 _MOST_FEATURES = 4096
 """Of a picture. Matching takes time with the square of it."""
 
@@ -109,6 +112,7 @@ def mapping(job: Job) -> JSON:
     ordered = sorted(models.values(), key=lambda model: (model.num_reg_images(), model.num_points3D()), reverse=True)
     if ordered and ordered[0].num_reg_images() >= _SMALLEST_MODEL:
         _refine(ordered[0], job["pixel"], job["threads"])
+        ordered[0] = _with_points(ordered[0], job)
         ordered[0].write(job["model"])
     return [_summary(model) for model in ordered]
 
@@ -144,11 +148,37 @@ STEPS: dict[str, Callable[[Job], JSON]] = {
 
 
 def _refine(model: Any, pixel: float, threads: int) -> None:
-    """Adjust the model with a loss on which outliers have little effect; leave out bad points and photos that see few.
+    """Adjust the model to points that many photos agree on, with a loss on which outliers have little effect.
 
-    On the built-in scene, whose repeated patterns match wrongly, it halves the errors of camera centres. pixel: of the
-    pictures in which features were found, in pixels of the photos.
+    Matches of repeated patterns that two or three photos agree on by chance pull their poses away. So points of short
+    tracks are left out where their photos have enough others, then points with large errors, and the rest is adjusted
+    again. Photos that see few points in the end have no pose. pixel: of the pictures in which features were found, in
+    pixels of the photos.
     """
+    import pycolmap
+
+    for largest in _LARGEST_ERRORS:
+        _drop_short_tracks(model)
+        _adjust(model, pixel, threads)
+        pycolmap.ObservationManager(model).filter_all_points3D(largest * pixel, _SMALLEST_ANGLE)
+    weak = [number for number in model.reg_image_ids() if model.image(number).num_points3D < _FEWEST_POINTS]
+    if model.num_reg_images() - len(weak) >= _SMALLEST_MODEL:
+        for number in weak:
+            model.deregister_frame(model.image(number).frame_id)
+    _drop_short_tracks(model)
+    _adjust(model, pixel, threads)
+
+
+def _with_points(model: Any, job: Job) -> Any:
+    """The model with new points from all matches that its poses explain; poses and lenses stay."""
+    import pycolmap
+
+    found = pycolmap.triangulate_points(model, job["database"], job["images"], job["work"])
+    pycolmap.ObservationManager(found).filter_all_points3D(_LARGEST_ERRORS[0] * job["pixel"], _SMALLEST_ANGLE)
+    return found
+
+
+def _adjust(model: Any, pixel: float, threads: int) -> None:
     import pycolmap
 
     options = pycolmap.BundleAdjustmentOptions()
@@ -156,12 +186,17 @@ def _refine(model: Any, pixel: float, threads: int) -> None:
     options.ceres.loss_function_scale = _LOSS_PIXELS * pixel
     options.ceres.solver_options.num_threads = threads
     pycolmap.bundle_adjustment(model, options)
-    pycolmap.ObservationManager(model).filter_all_points3D(_LARGEST_ERROR * pixel, _SMALLEST_ANGLE)
-    weak = [number for number in model.reg_image_ids() if model.image(number).num_points3D < _FEWEST_POINTS]
-    if model.num_reg_images() - len(weak) >= _SMALLEST_MODEL:
-        for number in weak:
-            model.deregister_frame(model.image(number).frame_id)
-        pycolmap.bundle_adjustment(model, options)
+
+
+def _drop_short_tracks(model: Any) -> None:
+    """Remove points that fewer than `_LONG_TRACK` photos see, if each of these has enough points that more see."""
+    seen_by = {
+        number: {element.image_id for element in point.track.elements} for number, point in model.points3D.items()
+    }
+    long = Counter(image for images in seen_by.values() if len(images) >= _LONG_TRACK for image in images)
+    for number, images in seen_by.items():
+        if len(images) < _LONG_TRACK and all(long[image] >= _ENOUGH_POINTS for image in images):
+            model.delete_point3D(number)
 
 
 def _summary(model: Any) -> JSON:

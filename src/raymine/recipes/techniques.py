@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from raymine.contracts import Scene, Term
 from raymine.errors import ConfigError, option
-from raymine.losses import DepthLoss, DistortionLoss, MaskLoss, OpacityLoss
+from raymine.losses import DepthLoss, DistortionLoss, FreeSpaceLoss, MaskLoss, OpacityLoss
 from raymine.step import TrainConfig
 from raymine.step.schedule import FadeConfig, ProgressiveConfig
 
@@ -20,7 +20,8 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True)
 class Techniques:
-    """What a user adds to a recipe. Weights of loss terms are 0 for none; distortion: None keeps the recipe's own.
+    """What a user adds to a recipe. Weights of loss terms are 0 for none; distortion, free_space:
+    None keeps the recipe's own.
 
     progressive: train on small images first. coarse_to_fine: fade the levels of the field in.
     """
@@ -31,9 +32,10 @@ class Techniques:
     mask_loss: float = 0.0
     depth_loss: float = 0.0
     distortion: float | None = None
+    free_space: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("opacity_loss", "mask_loss", "depth_loss", "distortion"):
+        for name in ("opacity_loss", "mask_loss", "depth_loss", "distortion", "free_space"):
             weight = getattr(self, name)
             if weight is not None and not 0 <= weight < math.inf:
                 raise ConfigError(f"{option(name)} must be a weight of 0 (off) or more, got {weight:g}.")
@@ -59,6 +61,9 @@ def with_techniques(config: TrainConfig, wanted: Techniques, scene: Scene) -> Tr
     if wanted.distortion is not None:
         loss = tuple(term for term in loss if not isinstance(term, DistortionLoss))
         loss = (*loss, DistortionLoss(wanted.distortion)) if wanted.distortion else loss
+    if wanted.free_space is not None:
+        loss = tuple(term for term in loss if not isinstance(term, FreeSpaceLoss))
+        loss = (*loss, _free_space(wanted.free_space, scene)) if wanted.free_space else loss
     return replace(config, loss=loss) if loss != config.loss else config
 
 
@@ -87,6 +92,15 @@ def _mask(weight: float, scene: Scene) -> MaskLoss:
             hint="It is for images with transparent pixels. Masks of ignored pixels (`mask_path`) work without it.",
         )
     return MaskLoss(weight)
+
+
+def _free_space(weight: float, scene: Scene) -> FreeSpaceLoss:
+    if scene.moves or not scene.bounds.unbounded:
+        why = "moves" if scene.moves else "fits into a box, and cameras stand outside of it"
+        raise ConfigError(
+            f"{option('free_space')}: this scene {why}.", hint="It is for photos with a background; train without it."
+        )
+    return FreeSpaceLoss(weight)
 
 
 def _depth(weight: float, scene: Scene) -> DepthLoss:

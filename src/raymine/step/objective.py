@@ -84,7 +84,11 @@ def parameter_terms(state: TrainState) -> list[Term]:
 def parameter_loss(state: TrainState, step: int | Tensor) -> Tensor | None:
     """The sum [] of the terms that read parameters alone, with a graph; None if there are none."""
     terms = parameter_terms(state)
-    return sum_of(terms, ParameterView(state.optimiser.parameters, step, field=state.field)) if terms else None
+    return sum_of(terms, _all_parameters(state, step)) if terms else None
+
+
+def _all_parameters(state: TrainState, step: int | Tensor) -> ParameterView:
+    return ParameterView(state.optimiser.parameters, step, field=state.field, cameras=state.cameras)
 
 
 def ray_share(state: TrainState, all_rays: int, weight: Tensor) -> RayShare:

@@ -29,6 +29,7 @@ class TrainState:
     Random numbers are a function of (seed, step), so there is no generator state. `horizon` is the number of steps that
     the learning-rate schedule is planned for; the training loop sets it. `restore_count` counts the calls of `restore`,
     so that an engine with copies of these tensors notices that they changed. `ranks`: the processes that train it.
+    `cameras` [I, 3, 4]: poses of the training images, for loss terms over parameters; a constant, which is not saved.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class TrainState:
         poses: PoseRefinement | None = None,
         exposure: Exposure | None = None,
         ranks: Ranks = SOLO,
+        cameras: Tensor | None = None,
     ) -> None:
         self.config = config
         self.module = field
@@ -52,7 +54,7 @@ class TrainState:
         self.seed = seed
         self.device = device
         self.ranks = ranks
-        self.poses, self.exposure = poses, exposure
+        self.poses, self.exposure, self.cameras = poses, exposure, cameras
         trained = {"field": part_of(field), "sampler": part_of(sampler)}
         trained |= {
             name: part_of(part) for name, part in (("poses", poses), ("exposure", exposure)) if part is not None
@@ -208,7 +210,8 @@ def create_state(
         poses = PoseRefinement(config.poses, images, data.bounds, lr, device)
     if config.exposure is not None:
         exposure = Exposure(config.exposure, images, lr, device)
-    return TrainState(config, field, sampler, pixels, miner, seed, device, poses, exposure, ranks)
+    made = config, field, sampler, pixels, miner, seed, device, poses, exposure, ranks
+    return TrainState(*made, cameras=data.rig.poses.contiguous())
 
 
 def twin_of(state: TrainState, data: TrainData) -> TrainState:

@@ -57,6 +57,7 @@ def test_init_from_says_what_it_takes(scene: Path, capsys: pytest.CaptureFixture
 def test_refusals_leave_no_folder(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, words in (
         (["--progressive"], "--progressive: images of 16 pixels are too small"),
+        (["--free-space", "0.1"], "--free-space: this scene fits into a box"),
         (["--depth-loss", "0.1"], "--depth-loss: the training frames of this scene have no depth maps."),
         (["--opacity-loss", "-1"], "--opacity-loss must be a weight of 0 (off) or more, got -1."),
         (["--coarse-to-fine", "--refine-poses"], "--refine-poses opens the levels from coarse to fine already"),

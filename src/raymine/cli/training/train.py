@@ -50,6 +50,9 @@ class Train:
     """Open the levels of the field from coarse to fine over the first 30 % of the run. For blurred photos."""
     distortion: float | None = None
     """Weight of the distortion loss, against floaters, such as 0.01; 0 is off. The recipe's choice if not given."""
+    free_space: float | None = None
+    """Weight of a loss against density in front of cameras, such as 0.1, for few photos; 0 is off. The recipe's choice
+    if not given."""
     opacity_loss: float = 0.0
     """Weight of a loss that pushes the opacity of rays to 0 or 1, against fog; such as 0.01."""
     mask_loss: float = 0.0
@@ -146,6 +149,7 @@ class Train:
                 mask_loss=self.mask_loss,
                 depth_loss=self.depth_loss,
                 distortion=self.distortion,
+                free_space=self.free_space,
             ),
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
