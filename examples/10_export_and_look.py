@@ -57,6 +57,7 @@ def main() -> None:
     pose = run.from_normalised(frame.pose)
     drawn = rasterise(read_splats(options.out / "splats.ply"), camera, pose).over((1.0, 1.0, 1.0))
     surface = trimesh.load(options.out / "mesh.glb", force="mesh")
+    surface.visual.material = surface.visual.material.to_simple()  # whose texture can be sampled
     points, _, colours = trimesh.sample.sample_surface(surface, 200_000, sample_color=True, seed=0)
     seen = draw_points(np.asarray(points), np.asarray(colours)[:, :3], camera, pose)
     Image.fromarray(np.hstack((model, to_uint8(drawn.numpy()), seen))).save(options.out / "compare.png")

@@ -7,6 +7,7 @@ indented blocks become examples, and no other character has a special meaning.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Collection, Iterator
@@ -41,10 +42,8 @@ def described_names(thing: object) -> set[str]:
     """The names that a docstring of `thing` may describe: arguments of a callable, fields of a dataclass."""
     found: set[str] = set()
     if callable(thing):
-        try:
+        with contextlib.suppress(TypeError, ValueError):  # what is built in has no signature
             found |= set(inspect.signature(thing).parameters)
-        except (TypeError, ValueError):
-            pass
     if isinstance(thing, type):
         found |= set(getattr(thing, "__annotations__", ()))
         found |= {each.name for each in fields(thing)} if is_dataclass(thing) else set()
