@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "site"))
 
-import docstrings
+import docstrings  # noqa: E402
 
-import raymine
+import raymine  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

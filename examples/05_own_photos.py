@@ -1,6 +1,6 @@
 """Photos without poses -> scene -> trained model -> video.
 
-    python examples/05_own_photos.py [PHOTOS] [--downscale 2] [--seconds 60] [--out own_photos]
+    python examples/05_own_photos.py [PHOTOS] [--downscale 2] [--steps 1000] [--out own_photos]
 
 PHOTOS is a folder of photos or a video. Without it, raymine draws photos of its built-in scene, as a phone would take
 them on a walk around it, and throws their poses away. Needs the extras `ingest` and `video`.
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40, help="photos of the built-in scene, if no folder is given")
     parser.add_argument("--size", type=int, default=600, help="their width and height")
     parser.add_argument("--downscale", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--frames", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("own_photos"))
     options = parser.parse_args()
@@ -50,9 +50,8 @@ def main() -> None:
     found = raymine.ingest(photos, out=options.out / "scene")
     print(f"{found.registered} of {len(found.verdicts)} photos have a pose, error {found.error:.2f} pixels")
 
-    run = raymine.train(
-        options.out / "scene", seconds=options.seconds, downscale=options.downscale, out=options.out / "run"
-    )
+    settings = {"steps": options.steps, "downscale": options.downscale}
+    run = raymine.train(options.out / "scene", out=options.out / "run", **settings)
     scores = run.evaluate(out=options.out / "scores")
     print(f"PSNR {scores.psnr:.2f} dB over {len(scores.views)} photos that were not trained on")
 

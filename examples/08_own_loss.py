@@ -1,6 +1,6 @@
-"""A loss term of your own in raymine's trainer: density costs, so that empty space is empty.
+"""A loss term of your own in raymine's trainer: a ray is to be opaque or empty, so that no fog stays.
 
-    python examples/08_own_loss.py [SCENE] [--steps 300] [--downscale 4] [--weight 0.03] [--out own_loss]
+    python examples/08_own_loss.py [SCENE] [--steps 300] [--downscale 4] [--weight 0.01] [--out own_loss]
 
 What you write is a frozen dataclass that says what it reads and computes a number. The same run without it follows.
 """
@@ -13,32 +13,36 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import raymine
 from raymine import recipes
-from raymine.contracts import LossView, Reads, Scene, activations_of
+from raymine.contracts import LossView, Reads, Scene
+from raymine.errors import ConfigError
 from raymine.step import TrainConfig
 
 
 @dataclass(frozen=True)
-class SparseDensity:
-    """`weight` times the mean of log(1 + 2 s^2) over samples, with s = density * length: a thin fog costs most."""
+class Decided:
+    """`weight` times the mean of 4 o (1 - o) over rays, with the opacity o: a ray is to be opaque or empty."""
 
-    reads: ClassVar[Reads] = "samples"
-    weight: float = 0.03
+    reads: ClassVar[Reads] = "rays"
+    weight: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ConfigError(f"`weight` must be at least 0, got {self.weight}.")
 
     def __call__(self, view: LossView) -> Tensor:
-        density = activations_of(view.field).density(view.output.density)
-        length = view.samples.t_end - view.samples.t_start
-        return self.weight * torch.log1p(2 * (density * length).square()).mean()
+        opacity = view.rendered.opacity
+        cost = 4 * opacity * (1 - opacity) * view.wanted.weight
+        return self.weight * cost.sum() / view.wanted.weight.sum().clamp_min(1)
 
 
 def own_recipe(scene: Scene, device: str) -> TrainConfig:
     """The recipe `ngp` with one term more."""
     base = recipes.build("ngp", scene, device)
-    return replace(base, loss=(*base.loss, SparseDensity()))
+    return replace(base, loss=(*base.loss, Decided()))
 
 
 def fog(run: raymine.Run) -> float:
@@ -53,7 +57,7 @@ def main() -> None:
     parser.add_argument("scene", nargs="?", default="builtin")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--downscale", type=int, default=4)
-    parser.add_argument("--weight", type=float, default=0.03)
+    parser.add_argument("--weight", type=float, default=0.01)
     parser.add_argument("--out", type=Path, default=Path("own_loss"))
     options = parser.parse_args()
     common = {"steps": options.steps, "downscale": options.downscale}

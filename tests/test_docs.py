@@ -143,7 +143,8 @@ def test_pages_open_in_a_browser(site: Path, width: int, dark: bool) -> None:
         for name in PAGES:
             page.open((site / name).as_uri(), width=width, height=900, dark=dark)
             heading = page.evaluate("document.querySelector('h1').innerText")
-            assert heading and heading.strip("¶#") in page.evaluate("document.title") + heading
+            assert heading.strip("¶#")
+            assert heading.strip("¶#") in page.evaluate("document.title")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than the screen"
             assert not errors_of(page), name
             assert all(url.startswith("file://") for url in page.fetched()), name
