@@ -40,14 +40,15 @@ def main() -> None:
     parser.add_argument("--faces", type=int, default=20_000)
     parser.add_argument("--count", type=int, default=20_000, help="splats")
     parser.add_argument("--resolution", type=int, default=128, help="of the grid that the mesh is taken from")
+    parser.add_argument("--longest", type=int, default=400, help="side of the views that splats are taken from")
     parser.add_argument("--out", type=Path, default=Path("exported"))
     options = parser.parse_args()
     run = raymine.train(options.scene, steps=options.steps, downscale=options.downscale, out=options.out / "run")
 
-    mesh = run.export(options.out / "mesh.glb", resolution=options.resolution, faces=options.faces, texture=1024)
-    splats = run.export(options.out / "splats.ply", format="splats", count=options.count, refine=0)
-    page = run.export(options.out / "splats.html", count=options.count, refine=0)
-    for report in (mesh, splats, page):
+    mesh = run.export(options.out / "mesh.glb", resolution=options.resolution, faces=options.faces, texture=512)
+    look = {"count": options.count, "longest": options.longest, "refine": 0}
+    splats = run.export(options.out / "splats.ply", format="splats", **look)
+    for report in (mesh, splats):
         print(f"{report.files[0].name}: {report.size / 1e6:.1f} MB. {' '.join(report.sentences)}")
 
     frame = run.scene.frames[0]
