@@ -67,6 +67,12 @@ def convert_docstring(app: Sphinx, what: str, name: str, thing: object, options:
     lines[:] = docstrings.to_rst(lines, docstrings.described_names(thing))
 
 
+def skip_undocumented(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: Any) -> bool | None:
+    """Leave out what Python itself wrote about the fields of a named tuple; None leaves the decision to autodoc."""
+    return True if str(getattr(thing, "__doc__", "")).startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", skip_undocumented)
     app.connect("source-read", list_pages_of_folder)
     app.connect("autodoc-process-docstring", convert_docstring)
