@@ -1,11 +1,12 @@
 # make demo: set up, then train the built-in scene on whatever device there is.   make test: everything that can go red.
+# make docs: the documentation as a site that opens without a network.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
 
-.PHONY: demo test test-cluster check install clean
+.PHONY: demo test test-cluster check docs install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/raymine demo
@@ -16,6 +17,7 @@ test: $(VENV)/.installed-dev
 
 # Lost processes, several hosts, clusters: minutes, and not part of `make test`.
 test-cluster: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'
 	$(BIN)/python -m pytest -m cluster
 
 check: $(VENV)/.installed-dev
@@ -23,6 +25,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_house.py
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/docs/.doctrees docs build/docs
+	@echo "The documentation is built. Open $(CURDIR)/build/docs/index.html in a browser."
 
 install: $(VENV)/.installed
 
@@ -35,7 +41,11 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

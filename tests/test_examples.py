@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,24 +10,28 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from raymine.contracts import Bounds, Rays, Samples
+from raymine.export.video import count_frames
 from raymine.kernels.composite.op import composite
 from raymine.mining import PUBLISHED, HardConfig, Miner
 from raymine.samplers import OccupancyConfig, OccupancySampler
+from support import notebook
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NEAR, FAR, RAYS = 1.2, 2.8, 96
 
 
-def run(name: str, *arguments: str) -> str:
+def run(name: str, *arguments: str, warnings: str = "error") -> str:
     """Run an example; returns its output."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    command = [sys.executable, "-W", warnings, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=550, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -35,9 +40,22 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, text)]
 
 
-def test_every_example_is_listed_here() -> None:
-    tested = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py", "03_nerfacc_and_tinycudann.py"}
-    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+def picture(path: Path) -> np.ndarray:
+    """A picture that shows something."""
+    found = np.asarray(Image.open(path).convert("RGB")).astype(float)
+    assert found.std() > 5, f"{path.name} is blank"
+    return found
+
+
+LONG = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py", "03_nerfacc_and_tinycudann.py"}
+"""Programs that stand for a training loop of somebody else, and so have all of it."""
+
+
+def test_every_example_is_run_here_and_short() -> None:
+    tests = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'run("{path.name}"' in tests, f"no test runs {path.name}"
+        assert path.name in LONG or len(path.read_text().splitlines()) < 80, f"{path.name} is long"
 
 
 def test_mining_your_own_field_learns_from_few_samples() -> None:
@@ -68,6 +86,102 @@ def test_a_program_for_nerfacc_and_tinycudann_trains_the_builtin_scene() -> None
     assert losses[-1] < 0.6 * losses[0]
     # An empty picture scores 10 dB.
     assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 14
+
+
+def test_train_evaluate_and_render(tmp_path: Path) -> None:
+    small = ("--steps", "60", "--downscale", "8", "--frames", "2", "--out", str(tmp_path))
+    text = run("04_train_evaluate_render.py", "builtin", *small)
+    # An empty picture scores 10 dB.
+    assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 14
+    assert "step 60" in text
+    assert picture(tmp_path / "above.png").shape == (150, 200, 3)
+    first, second = picture(tmp_path / "orbit_00.png"), picture(tmp_path / "orbit_01.png")
+    assert np.abs(first - second).mean() > 1
+
+
+def test_own_photos_become_a_video(tmp_path: Path) -> None:
+    pytest.importorskip("pycolmap", reason="needs the extra `ingest`")
+    pytest.importorskip("av", reason="needs the extra `video`")
+    photos = ("--count", "16", "--size", "400", "--downscale", "4", "--steps", "60", "--frames", "4")
+    text = run("05_own_photos.py", *photos, "--out", str(tmp_path))
+    assert numbers(r"(\d+) of 16 photos have a pose", text)[0] >= 12
+    # Before training a test photo, most of which is white, scores 3 dB.
+    assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 10
+    assert count_frames(tmp_path / "orbit.mp4") == 4
+
+
+def test_own_field(tmp_path: Path) -> None:
+    small = ("--steps", "100", "--downscale", "8", "--side", "32")
+    text = run("06_own_field.py", "builtin", *small, "--out", str(tmp_path))
+    assert numbers(r"PSNR ([\d.]+) dB", text)[0] > 20
+    assert picture(next((tmp_path / "scores" / "images").glob("*-sheet.png"))).size
+
+
+def test_own_sampler(tmp_path: Path) -> None:
+    text = run("07_own_sampler.py", "builtin", "--steps", "60", "--downscale", "8", "--out", str(tmp_path))
+    own, base = numbers(r"PSNR ([\d.]+) dB", text)
+    assert own > 14
+    assert abs(own - base) < 4
+
+
+def test_own_loss_removes_fog(tmp_path: Path) -> None:
+    text = run("08_own_loss.py", "builtin", "--steps", "100", "--downscale", "8", "--out", str(tmp_path))
+    assert min(numbers(r"PSNR ([\d.]+) dB", text)) > 14
+    with_term, without = numbers(r"([\d.]+)% of the pixels", text)
+    assert with_term < without
+
+
+def test_a_scene_that_moves(tmp_path: Path) -> None:
+    text = run("09_dynamic_scene.py", "--steps", "150", "--views", "80", "--out", str(tmp_path))
+    dynamic, static = numbers(r"PSNR ([\d.]+) dB", text)
+    assert dynamic > static
+    first, later = (picture(tmp_path / f"time_{time}.png") for time in ("0.00", "0.50"))
+    assert np.abs(first - later).mean() > 2, "nothing moved"
+
+
+def test_exported_files_show_what_the_model_shows(tmp_path: Path) -> None:
+    pytest.importorskip("trimesh", reason="needs the extra `mesh`")
+    pytest.importorskip("xatlas", reason="needs the extra `mesh`")
+    small = ("--steps", "150", "--downscale", "4", "--count", "3000", "--longest", "64")
+    sizes = ("--faces", "3000", "--resolution", "48")
+    run("10_export_and_look.py", "builtin", *small, *sizes, "--out", str(tmp_path))
+    model, splats, mesh = np.split(picture(tmp_path / "compare.png") / 255, 3, axis=1)
+    white = np.square(model - 1).mean()
+    assert np.square(model - splats).mean() < 0.2 * white
+    assert np.square(model - mesh).mean() < 0.5 * white
+
+
+def test_several_processes_and_a_sweep(tmp_path: Path) -> None:
+    small = ("--steps", "40", "--downscale", "8", "--out", str(tmp_path / "all"))
+    text = run("11_processes_and_sweep.py", "builtin", *small)
+    assert "two processes: status finished, step 40" in text
+    scores = numbers(r": ([\d.]+) dB on held-out", text)
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+    assert min(numbers(r"PSNR ([\d.]+) dB", text)) > 11
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning", reason="needs the extra `lightning`")
+    # Packages that Lightning imports warn about names of other packages that will end.
+    small = ("--steps", "60", "--downscale", "8", "--out", str(tmp_path))
+    text = run("12_lightning.py", "builtin", *small, warnings="default")
+    psnr = numbers(r"PSNR ([\d.]+) dB", text)
+    assert psnr[-1] > psnr[0] + 2
+    picture(tmp_path / "view.png")
+    assert (tmp_path / "last.ckpt").exists()
+
+
+def test_the_notebook_runs_and_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = EXAMPLES / "first_steps.ipynb"
+    assert path.stat().st_size < 200_000
+    monkeypatch.chdir(tmp_path)
+    printed = [notebook.text_of(outputs) for _, outputs in notebook.run(json.loads(path.read_text()))]
+    psnr = [float(found) for text in printed for found in re.findall(r"([\d.]+) dB", text)]
+    assert len(psnr) == 3
+    assert min(psnr) > 24
+    pictures = [each for cell in notebook.code_cells(json.loads(path.read_text())) for each in cell["outputs"]]
+    assert sum("image/png" in each.get("data", ()) for each in pictures) == 4, "the notebook is stored with pictures"
 
 
 class Net(torch.nn.Module):
