@@ -183,6 +183,7 @@ WRONG = _lines(
     ("eval r --split Test", 2, "--split must be test, val or train", "`test`"),
     ("eval r --split val", 2, "--split val", "train 5, test 3"),
     ("train scene --device gpu", 2, "--device must be auto, cpu or cuda", "`cuda`"),
+    ("train scene --engine FUSED", 2, "--engine must be", "`fused`"),
     ("train scene --amp FP16", 2, "--amp must be", "`fp16`"),
     ("train scene --mining Hard", 2, "--mining", "`hard`"),
     ("train scene --pixels edge", 2, "--pixels", "`edges`"),

@@ -7,6 +7,7 @@ from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
 from raymine.engines.phased import PhasedEngine, phases_of
 from raymine.engines.plain import PlainEngine
+from raymine.errors import option
 from raymine.kernels.dispatch import triton_problem
 from raymine.samplers import OccupancyConfig
 from raymine.step import TrainConfig, TrainData, TrainState
@@ -45,7 +46,7 @@ def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
 def ranks_problem(config: TrainConfig) -> str:
     """Why several processes cannot train a model with the fused step, or an empty string."""
     if config.engine != "fused":
-        return "several processes train the run, and the fused step was not asked for (`engine` is not `fused`)"
+        return f"several processes train the run; {option('engine', 'fused')} has them take the fused step"
     if config.mining.policy == "hard" and config.mining.hard.draw != "poisson":
         return f"several processes train the run, and the draw {config.mining.hard.draw} needs the samples of all"
     return ""

@@ -68,6 +68,9 @@ class Train:
     """Seed of all random numbers. On a CPU, or with --deterministic, the same seed gives the same model."""
     deterministic: bool = False
     """Make runs on CUDA repeat bit for bit, which is a little slower. Runs on a CPU always do."""
+    engine: Literal["auto", "fused", "captured", "plain"] = "auto"
+    """How steps are taken on CUDA; auto is the fastest engine that can train the model. `fused` has several processes
+    take the fused step too, which was not measured on several GPUs yet (docs/distributed.md)."""
     amp: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """Dtype of the networks' matrix products; auto is fp16 in the fused step on CUDA and in `dynamic` on CUDA, and fp32
     elsewhere."""
@@ -154,6 +157,7 @@ class Train:
             overrides={
                 **({} if self.mining is None else policy_overrides(self.mining)),
                 **({"deterministic": True} if self.deterministic else {}),
+                **({} if self.engine == "auto" else {"engine": self.engine}),
                 **({} if self.amp == "auto" else {"amp": self.amp}),
                 **({"recompute_samples": self.recompute_samples} if self.recompute_samples else {}),
                 **({} if self.pixels is None else pixel_overrides(self.pixels)),
