@@ -110,7 +110,9 @@ def test_training_goes_on_where_messages_cannot_be_written(ending: str, here: Pl
 
 def test_ascii_terminal_gets_escapes_and_valid_json(here: Place) -> None:
     plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
-    done = run_process("raymine check \u00e9\u2603; raymine check \u00e9\u2603 --json >&2", here.folder, **plain)
+    done = run_process(
+        "raymine check \u00e9\u2603; raymine check \u00e9\u2603 --json 3>&2 2>/dev/null >&3", here.folder, **plain
+    )
     assert done.stdout.isascii()
     assert "\\xe9\\u2603: 1 error" in done.stdout
     assert json.loads(done.stderr)["scene"] == "\u00e9\u2603"

@@ -41,7 +41,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (made.free, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 1 << 20)
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 1 << 20)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: made.fractions.append(share))
     for module in ("raymine.engines.plain", "raymine.engines.fused.problem"):
         monkeypatch.setattr(f"{module}.triton_problem", lambda: "")

@@ -167,7 +167,7 @@ WRONG = _lines(
     ("pipeline deep.json --dry-run", 2, "is not valid TOML"),
     ("sweep", 2, "needs its argument FILE"),
     ("sweep nowhere.toml", 2, "The sweep file nowhere.toml"),
-    ("sweep deep.json --on ray", 2, "runs sweeps locally"),
+    ("sweep deep.json --on ray", 2, "is not valid TOML"),
     ("cache --budget 20XB", 2, "must look like 20GB"),
     ("cache --drop nothing", 2, "nothing named nothing in the cache"),
     ("verify scene", 4, "scene is not a run folder"),

@@ -55,6 +55,11 @@ class Started:
         assert child is not None, self.output
         child.kill()
 
+    def kill(self) -> None:
+        """Kill the command itself as `kill -9` does, not its children."""
+        self._process.kill()
+        self.wait()
+
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait while the command runs; it must not end before the condition holds."""
         deadline = time.monotonic() + LIMIT

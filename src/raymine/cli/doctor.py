@@ -28,6 +28,9 @@ _EXTRAS = (
     ("ingest", "pycolmap", "poses of photos by `raymine ingest`"),
     ("mesh", "trimesh", "meshes from `raymine export`"),
     ("onnx", "onnx", "ONNX files from `raymine export`"),
+    ("optuna", "optuna", '`search = "optuna"` in sweeps'),
+    ("ray", "ray", "`raymine sweep --on ray`"),
+    ("docs", "sphinx", "`make docs`"),
     ("lightning", "pytorch_lightning", "training with a Lightning Trainer (`raymine.lightning`)"),
 )
 

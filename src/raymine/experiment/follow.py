@@ -14,7 +14,7 @@ from raymine.step.distributed.ranks import Ranks
 from .memory import memory_errors
 from .prepare import prepare
 from .request import TrainRequest
-from .runner import limit_memory, make_ready, run_threads
+from .runner import limit_memory, make_ready, run_threads, shown_work, warm
 from .several import errors_told, facts_of, obey, together
 from .stopwatch import Stopwatch
 
@@ -32,9 +32,10 @@ def follow(request: TrainRequest, ranks: Ranks) -> int:
         stack.enter_context(run_threads(request, prepared, None))
         work, _ = together(
             ranks,
-            lambda: make_ready(prepared, None, lambda engine: engine.warm_up(), watch, stack, ranks=ranks),
-            lambda work: {"images": work.bank.digest},
+            lambda: make_ready(prepared, None, watch, stack, ranks=ranks),
+            shown_work,
         )
+        together(ranks, lambda: warm(work))
         with memory_errors(prepared.device):
             return obey(ranks, work.state, work.engine)
 

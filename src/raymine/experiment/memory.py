@@ -64,9 +64,11 @@ def _memory(config: object, bounds: Bounds) -> Memory:
 def available_bytes(device: torch.device) -> int:
     """Bytes of memory that are free on `device`, within the limit of a container."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
+        taken = torch.cuda.memory_allocated(device)
+        # What torch keeps for later allocations counts as free.
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - taken
         limit = _limits.get(_index(device)) if _limits else None
-        return int(free) if limit is None else max(0, min(int(free), limit - torch.cuda.memory_reserved(device)))
+        return int(free) if limit is None else max(0, min(int(free), limit - taken))
     return free_memory()
 
 

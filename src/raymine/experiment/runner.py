@@ -105,12 +105,14 @@ def train(
         begun = opened is not None and bool(checkpoint.list_steps(opened[0].checkpoints))
 
         def ready() -> _Work:
-            work = make_ready(prepared, progress, warmup, watch, stack, begun=begun, ranks=ranks)
+            work = make_ready(prepared, progress, watch, stack, begun=begun, ranks=ranks)
             if opened is not None:
                 _require_same_images(opened[0], work)
             return work
 
-        work, _ = together(ranks, ready, lambda work: {"images": work.bank.digest})
+        work, _ = together(ranks, ready, shown_work)
+        with watch.stage("kernels"):
+            together(ranks, lambda: warm(work, warmup))
         with Leader(ranks, work.state, work.engine) as leader:
             run = opened[0] if opened is not None else stack.enter_context(_create(request, work))
             ranks.notes.write(Notes.RUN, str(run.path))
@@ -199,7 +201,6 @@ class _Work:
 def make_ready(
     prepared: Prepared,
     progress: LoadProgress | None,
-    warmup: WarmUp,
     watch: Stopwatch,
     stack: contextlib.ExitStack,
     *,
@@ -239,8 +240,6 @@ def make_ready(
             )
             taken = None if begun or prepared.start is None else take(state, prepared.start)
             engine = engine_for(state, loaded.train)
-        with watch.stage("kernels"):
-            warmup(engine)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     guard = None
     if ranks.leads and not _too_short_to_judge(config):
@@ -248,6 +247,17 @@ def make_ready(
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
     return _Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard, taken)
+
+
+def shown_work(work: _Work) -> dict[str, JSON]:
+    """What all ranks must agree about before they take a step: the images, and how steps are taken."""
+    return {"images": work.bank.digest, "engine": work.engine.name}
+
+
+def warm(work: _Work, warmup: WarmUp = _warm_up) -> None:
+    """Compile and load what a step needs. Ranks must have met: warming up may send messages to others."""
+    with memory_errors(work.prepared.device):
+        warmup(work.engine)
 
 
 def _fresh(work: _Work) -> TrainState:

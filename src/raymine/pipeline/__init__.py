@@ -3,6 +3,7 @@
 Nothing here imports torch: stages are commands in processes of their own, which also keeps their crashes apart.
 """
 
+from . import ray_train as ray_train
 from .plan import Task as Task
 from .plan import plan as plan
 from .run import PipelineResult as PipelineResult

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from raymine.contracts import Renderer
+from raymine.errors import RaymineError
 from raymine.experiment import LiveRun, RunResult, SilentObserver, StartInfo, StepInfo
 from raymine.listening import Place, listen
 from raymine.scenes.bank import open_bank
@@ -88,7 +89,11 @@ class LiveViewer(SilentObserver):
         if cost is not None and self._budget.affords(cost):
             renderer = live.renderer()
             begin = time.perf_counter()
-            presenter.draw_next(Model(renderer, live.hard_view))
+            try:
+                presenter.draw_next(Model(renderer, live.hard_view))
+            except (RaymineError, OSError, torch.OutOfMemoryError) as error:
+                # A picture may not end the training: say why there is none, and draw the next one that is asked for.
+                server.panel.tell(f"This view could not be drawn: {error}")
             self._renderer = renderer
             self._say(server, live)
             spent = time.perf_counter() - begin

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from raymine.cli import main
@@ -31,6 +32,12 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
     for name in ("OMP_NUM_THREADS", launcher.LAUNCHED, "TORCH_CPP_LOG_LEVEL"):
         monkeypatch.setenv(name, "1")
     return planned
+
+
+def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:
+    store = launcher._store()
+    found = [each.laddr for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in found if address.port == store.port} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,9 @@ def test_last_loss_is_an_error(attempts: list[dict[int, int]], restarts: int, wo
     [
         ("--processes 0", "--processes must be at least 1, got 0."),
         ("--processes 2 --max-restarts -1", "--max-restarts must be 0 or more, got -1."),
-        ("--processes 2 --peer-timeout 0.5", "--peer-timeout must be at least 1 second, got 0.5."),
+        ("--processes 2 --peer-timeout 0.5", "--peer-timeout must be 1 second to a day (86400 s), got 0.5."),
+        ("--processes 2 --peer-timeout inf", "--peer-timeout must be 1 second to a day (86400 s), got inf."),
+        ("--processes 100000", "--processes 100000: this machine has"),
         ("--processes 2 --gpus 2", "--gpus and --processes were both given"),
         ("--gpus 99", "--gpus 99: torch sees"),
     ],

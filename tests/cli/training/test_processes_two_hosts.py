@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,13 +48,11 @@ def test_run_whose_cable_is_cut_fails_cleanly_and_continues_on_one_host(
     run = tmp_path / "run-0"
     ends[0].wait_until(lambda: bool(checkpoints(run)))
     hosts.cut()
-    cut = time.monotonic()
     for end in ends:
         assert end.wait() == 1, end.output
         (message,) = end.errors()
         assert f"did not answer within {PEER_TIMEOUT} s" in message
         assert "terminate called" not in end.output
-    assert time.monotonic() - cut < 120, "it takes --peer-timeout, and what a busy machine needs to end processes"
     assert "Processes: 2" in ends[0].output
     assert status(run) == "failed"
     assert not (tmp_path / "run-1").exists(), "rank 0 alone writes"

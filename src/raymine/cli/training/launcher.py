@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Mapping
@@ -16,7 +17,11 @@ from .. import output
 from .processes import LAUNCHED, quieten
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
     from torch.distributed.elastic.multiprocessing import ProcessFailure
+
+MOST = 4
+"""Processes for each core that are started at most."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals by which a user ends a process. Others mean that it was lost."""
@@ -30,7 +35,6 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     """
     _require(count, gpus, restarts)
     quieten()
-    import torch.distributed as dist
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     from raymine.machine import cores
@@ -38,9 +42,9 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
 
     # The numbers of threads of torch and Numba: processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
-    os.environ[LAUNCHED] = "1"
+    os.environ[LAUNCHED] = str(os.getpid())
     # It outlives the processes, so that those of a restart find the notes of earlier ones.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+    store = _store()
     lost = "no process"
     try:
         for attempt in range(restarts + 1):
@@ -63,6 +67,19 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     raise PeerLostError(f"{lost}{again}.", hint="Continue the run from its last checkpoint with --resume.")
 
 
+def _store() -> dist.TCPStore:
+    """A store that listens on loopback alone: whoever reaches it can send the processes elsewhere."""
+    import torch.distributed as dist
+
+    door = socket.socket()
+    door.bind(("127.0.0.1", 0))
+    door.listen()
+    port = door.getsockname()[1]
+    return dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=door.detach()
+    )
+
+
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
@@ -70,6 +87,11 @@ def _signal_name(number: int) -> str:
 def _require(count: int, gpus: bool, restarts: int) -> None:
     if count < 1:
         raise ConfigError(f"{'--gpus' if gpus else '--processes'} must be at least 1, got {count}.")
+    if not gpus and count > MOST * (os.cpu_count() or 1):
+        raise ConfigError(
+            f"--processes {count}: this machine has {os.cpu_count()} cores.",
+            hint=f"Start at most {MOST} processes for each core; one for each is already much.",
+        )
     if restarts < 0:
         raise ConfigError(f"--max-restarts must be 0 or more, got {restarts}.")
     if not gpus:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from raymine.step.distributed.ranks import Ranks
 
 LAUNCHED = "RAYMINE_LAUNCHED"
-"""Variable of the processes that raymine started itself. Their launcher tells which of them was lost."""
+"""Variable of the processes that raymine started itself: the process id of their launcher.
+
+They end with it, and it tells which of them was lost.
+"""
 
 
 def launched() -> bool:
@@ -45,6 +48,11 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     from raymine.step.distributed.ranks import PeerLostError, join, leave
 
     place = _place()
+    launcher = os.environ.get(LAUNCHED)
+    if launcher is not None:
+        from raymine.pipeline.child import end_with
+
+        end_with(int(launcher))
     _choose_interface(place)
     device = torch.device("cpu")
     if request.device != "cpu" and torch.cuda.is_available():

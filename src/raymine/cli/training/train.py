@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from raymine.files import JSON
     from raymine.step.distributed.ranks import Ranks
 
+_DAY = 86_400
+
 
 @dataclass(frozen=True)
 class Train:
@@ -181,8 +183,8 @@ class Train:
                 "--gpus and --processes were both given; each says how many processes to start.",
                 hint="Drop one of them.",
             )
-        if not self.peer_timeout >= 1:
-            raise ConfigError(f"--peer-timeout must be at least 1 second, got {self.peer_timeout:g}.")
+        if not 1 <= self.peer_timeout <= _DAY:
+            raise ConfigError(f"--peer-timeout must be 1 second to a day ({_DAY} s), got {self.peer_timeout:g}.")
         if launched():
             quieten()
         request = self.request()

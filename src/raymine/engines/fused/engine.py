@@ -44,18 +44,21 @@ class FusedEngine:
         The state must be discarded, or restored as `warm_up` does.
         """
         trainer, sampler = self.trainer, self.trainer.sampler
+        trainer.ranks.silent = True
         with compiling():
             trainer.run_stages()
             sampler.swept = True  # before the first sweep every cell counts as occupied, and `mark` does not run
             for everything in (True, False):
                 trainer.grid.update(trainer.model, everything)
         sampler.swept = False
+        trainer.ranks.silent = False
 
     def warm_up(self) -> None:
         """See `Engine`. Kernels are first compiled in parallel; then a few steps load them and capture the graph."""
         trainer, sampler = self.trainer, self.trainer.sampler
         with trainer.rehearsal():
             self.compile_kernels()
+            trainer.state.ranks.meet()
             trainer.reload()
             trainer.advance(2)
             sampler.swept = True

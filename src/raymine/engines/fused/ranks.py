@@ -47,6 +47,8 @@ class DeviceRanks:
     def __init__(self, ranks: Ranks, device: torch.device) -> None:
         self._ranks = ranks
         self.active = ranks.active
+        self.silent = False
+        """Whether nothing is sent, as while kernels are compiled: ranks are not equally quick there."""
         self.in_graph = not ranks.active or ranks.backend == "nccl"
         """Whether messages can be part of a CUDA graph: those of NCCL are kernels, those of gloo go by the host."""
         self._zero = torch.zeros(1, dtype=torch.int32, device=device)
@@ -72,7 +74,7 @@ class DeviceRanks:
         own = self._message.zero_()
         own[:_SUMS] = sums.sum(0)
         own[_SUMS + self._ranks.rank : _SUMS + self._ranks.rank + 1] = buffers.n_samples
-        self._ranks.add_up(own)
+        self._sum(own)
 
     def judged(self, buffers: TrainBuffers, sums: Tensor) -> Judged:
         """What `judge` found on all ranks. Call it after `gather`."""
@@ -89,7 +91,11 @@ class DeviceRanks:
             return
         self._counts.copy_(torch.cat((buffers.n_marched, buffers.n_chosen, buffers.n_lost)))
         for part in (self._counts, *gradients):
-            self._ranks.add_up(part)
+            self._sum(part)
+
+    def _sum(self, values: Tensor) -> None:
+        if not self.silent:
+            self._ranks.add_up(values)
 
     def counts(self, buffers: TrainBuffers) -> Counts:
         """The counts of the step, of all ranks. Call it after `add_up`."""

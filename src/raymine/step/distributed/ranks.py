@@ -171,6 +171,11 @@ class Ranks:
             dist.all_gather_object(found, own, group=self._group.setup)
         return found
 
+    def meet(self) -> None:
+        """Wait, long, until all ranks are here."""
+        if self.active:
+            self.gather_objects(None)
+
     def outlast_leader(self) -> None:
         """Wait until rank 0 has ended. A launcher that sees another rank fail first would cut its last words off."""
         with contextlib.suppress(PeerLostError):
