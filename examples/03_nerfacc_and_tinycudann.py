@@ -43,9 +43,8 @@ class Field(torch.nn.Module):
 
 
 def render(origins, directions):
-    def rgb_sigma_fn(t_starts, t_ends, ray_indices):
-        middle = (t_starts + t_ends)[:, None] / 2
-        return field(origins[ray_indices] + middle * directions[ray_indices], directions[ray_indices])
+    def rgb_sigma_fn(starts, ends, rays):
+        return field(origins[rays] + directions[rays] * (starts + ends)[:, None] / 2, directions[rays])
 
     rays, starts, ends = estimator.sampling(origins, directions, render_step_size=STEP)
     return nerfacc.rendering(starts, ends, rays, len(origins), rgb_sigma_fn, render_bkgd=torch.ones_like(origins))[0]
@@ -62,7 +61,7 @@ with open_data(scene, range(len(scene.frames)), torch.device("cpu"), None) as da
 over_white = rgba[:, :3] * rgba[:, 3:] + 1 - rgba[:, 3:]
 pixels = torch.cat((rays.origins, rays.directions, over_white), 1).to(device)
 held_out = torch.isin(image, torch.tensor(scene.of_split("test"))).to(device)
-seen, unseen = pixels[~held_out], pixels[held_out]
+seen, unseen = pixels[~held_out], pixels[held_out].split(3, dim=1)
 torch.manual_seed(0)
 field, estimator = Field().to(device), nerfacc.OccGridEstimator(BOX, resolution=64).to(device)
 optimiser = torch.optim.Adam(field.parameters(), lr=1e-2, eps=1e-15)
@@ -75,7 +74,6 @@ for step in range(steps):
     optimiser.step()
     if step % max(1, steps // 5) == 0:
         print(f"step {step:5d}   loss {loss.item():.5f}")
-origins, directions, target = unseen.split(3, dim=1)
 with torch.no_grad():
-    error = (render(origins, directions) - target).square().mean()
+    error = (render(unseen[0], unseen[1]) - unseen[2]).square().mean()
 print(f"PSNR {-10 * error.log10():.2f} dB on views that were not trained on")
