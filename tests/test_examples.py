@@ -47,27 +47,26 @@ def picture(path: Path) -> np.ndarray:
     return found
 
 
-LONG = {"01_mine_your_own_field.py", "02_mine_a_dynamic_field.py", "03_nerfacc_and_tinycudann.py"}
-"""Programs that stand for a training loop of somebody else, and so have all of it."""
-
-
 def test_every_example_is_run_here_and_short() -> None:
     tests = Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):
         assert f'run("{path.name}"' in tests, f"no test runs {path.name}"
-        assert path.name in LONG or len(path.read_text().splitlines()) < 80, f"{path.name} is long"
+        assert len(path.read_text().splitlines()) < 80, f"{path.name} is long"
 
 
 def test_mining_your_own_field_learns_from_few_samples() -> None:
-    text = run("01_mine_your_own_field.py", "--steps", "60", "--rays", "128")
-    untrained, mined, plain = numbers(r"PSNR ([\d.]+) dB", text)
-    assert mined > untrained + 2
-    assert plain > untrained + 2
-    mined_share, plain_share = numbers(r"share trained ([\d.]+)", text)
-    assert mined_share < 0.6
-    assert plain_share == 1
-    losses = numbers(r"loss ([\d.]+)", text)
-    assert losses[-1] < 0.5 * losses[0]
+    text = run("01_mine_your_own_field.py", "--steps", "60")
+    mined, plain = (numbers(rf"{name} step .*PSNR ([\d.]+) dB", text) for name in ("mined", "plain"))
+    assert mined[0] == plain[0]
+    assert mined[-1] > mined[0] + 5
+    assert plain[-1] > plain[0] + 5
+    assert abs(mined[-1] - plain[-1]) < 2
+    mined_shares, plain_shares = (
+        numbers(rf"{name} step .* ([\d.]+) of the samples", text) for name in ("mined", "plain")
+    )
+    assert max(mined_shares) < 0.6
+    assert mined_shares[-1] < 0.3
+    assert set(plain_shares) == {1.0}
 
 
 def test_mining_a_dynamic_field_learns_and_reports_the_gradient_share() -> None:
@@ -77,11 +76,11 @@ def test_mining_a_dynamic_field_learns_and_reports_the_gradient_share() -> None:
     kept = numbers(r"hold ([\d.]+) of the gradient", text)
     assert kept[-1] > 0.9 > kept[0]
     assert all(share <= 0.5 for share in numbers(r"([\d.]+) of the samples", text))
+    assert "occluded samples were chosen" in text
 
 
 def test_a_program_for_nerfacc_and_tinycudann_trains_the_builtin_scene() -> None:
-    arguments = ("--steps", "60", "--samples", "2048", "--downscale", "8", "--views", "1", "--device", "cpu")
-    text = run("03_nerfacc_and_tinycudann.py", *arguments)
+    text = run("03_nerfacc_and_tinycudann.py", "--steps", "60")
     losses = numbers(r"loss ([\d.]+)", text)
     assert losses[-1] < 0.6 * losses[0]
     # An empty picture scores 10 dB.
