@@ -105,10 +105,11 @@ def train(
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
     exposure: fit a colour correction for each training image. init_from: another run, whose parameters this one takes.
-    progressive: train on images of 1/4, then of 1/2 of their size first. coarse_to_fine: open levels of the field so.
-    distortion, free_space, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off, None the recipe's own.
-    hold_out: take this many views out of training; only they may select a best checkpoint. leave_out: names of training
-        images that are not trained on: file names, or paths in the scene folder.
+    progressive: train on images of 1/4, then of 1/2 of their size first. coarse_to_fine: fade fine levels in later.
+    distortion, free_space, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off. None, for the first
+        two, is the recipe's own.
+    hold_out: take this many views out of training; only they may select a best checkpoint.
+    leave_out: training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     gpu_memory: memory of a GPU that the run may take: bytes, or text such as "8GB"; None for what is free.
     track: programs that receive the metrics too: "tensorboard", "trackio" or "mlflow".

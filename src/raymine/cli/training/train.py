@@ -53,8 +53,8 @@ class Train:
     distortion: float | None = None
     """Weight of the distortion loss, against floaters, such as 0.01; 0 is off. The recipe's choice if not given."""
     free_space: float | None = None
-    """Weight of a loss against density in front of cameras, such as 0.1, for few photos; 0 is off. The recipe's choice
-    if not given."""
+    """Weight of a loss on density close to cameras, where few photos lead to fog; such as 0.1, and 0 is off. The
+    recipe's choice if not given."""
     opacity_loss: float = 0.0
     """Weight of a loss that pushes the opacity of rays to 0 or 1, against fog; such as 0.01."""
     mask_loss: float = 0.0
