@@ -384,7 +384,7 @@ def _train_in(
         restored = _restore(run, state, config.recipe)
         journal = Journal(run, state.step)
         run.write_config(config.to_json())
-        manifest_writer.begin(state.step, restored.loop, describe_environment(device))
+        manifest_writer.begin(state.step, restored.loop, describe_environment(device), state.ranks.world)
         beside = Companions(
             run,
             config,

@@ -111,6 +111,7 @@ def _origin(path: Path) -> dict[str, JSON]:
         **{f"package {name}": found for name, found in (packages if isinstance(packages, dict) else {}).items()},
         "device": environment.get("device"),
         "threads": environment.get("threads"),
+        "processes": last.get("processes", 1),
         "seed": data.get("seed"),
         "scene (digest)": data.get("scene_digest"),
         "images (digest)": data.get("image_digest"),

@@ -47,7 +47,8 @@ class Attempt:
 
     wall, first_step: wall-clock seconds from the start of the command to its last checkpoint, and to the end of its
     first steps. stages: the seconds of each stage; their sum is `wall`. peak_memory, peak_device_memory: the most bytes
-    of main memory that the process held, and of device memory that torch held; None where unknown.
+    of main memory that the process held, and of device memory that torch held; None where unknown. processes: how many
+    trained together, this being the first.
     """
 
     command: tuple[str, ...]
@@ -61,6 +62,7 @@ class Attempt:
     stages: dict[str, float] = field(default_factory=dict)
     peak_memory: int | None = None
     peak_device_memory: int | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_rank_that_disagrees_about_the_config_is_named_once(scene: Path, starter
 
 def test_port_in_use_gets_a_sentence(scene: Path, starter: Starter) -> None:
     with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
         rank = starter.rank(0, 2, taken.getsockname()[1], *TRAIN, "--steps", "5")
         assert rank.wait() == 2
@@ -54,6 +54,18 @@ def test_damaged_variable_of_a_launcher_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=rf"^{name} must be a whole number, as torchrun sets it; got '{value}'"):
+        processes._place()
+
+
+def test_variables_that_cannot_be_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert not processes.launched()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    with pytest.raises(ConfigError, match=r"^WORLD_SIZE is 2, and MASTER_ADDR and MASTER_PORT are not set"):
+        processes.launched()
+    with pytest.raises(ConfigError, match=r"^RANK is 5, and WORLD_SIZE is 2: ranks are 0 to 1"):
         processes._place()
 
 

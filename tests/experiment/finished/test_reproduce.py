@@ -113,3 +113,15 @@ def test_run_that_never_trained_and_wrong_names_are_refused(scene: Path, capsys:
     assert code == 4
     assert "no checkpoint" in err
     assert called(capsys, "first", "--tolerance", "-1")[0] == 2
+
+
+def test_equal_bits_are_not_expected_of_a_run_of_several_processes(scene: Path) -> None:
+    train(request(scene, Path("runs/first"), steps=4))
+    rerun = train(reproduction_request(Path("runs/first"))).run
+    manifest = json.loads(Path("runs/first/manifest.json").read_text())
+    assert manifest["attempts"][0]["processes"] == 1
+    manifest["attempts"][0]["processes"] = 2
+    Path("runs/first/manifest.json").write_text(json.dumps(manifest))
+    found = compare_results(Path("runs/first"), rerun)
+    assert not found.exact
+    assert [(each.what, each.first, each.second) for each in found.origins] == [("processes", 2, 1)]

@@ -6,11 +6,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psutil
 import pytest
 import torch.distributed as dist
 
 from raymine.errors import ConfigError
-from raymine.step.distributed.meeting import Notes, Place, await_master, interface_to, loopback, name_attempt
+from raymine.step.distributed.meeting import (
+    Notes,
+    Place,
+    await_master,
+    interface_to,
+    loopback,
+    loopback_store,
+    name_attempt,
+)
 from support.listening import free_port
 
 LIMIT = 60.0
@@ -88,3 +97,11 @@ def test_interface_to_others_is_never_loopback() -> None:
     assert loopback() is not None
     assert interface_to("127.0.0.1") != loopback()
     assert interface_to("no such host") != loopback()
+
+
+def test_store_on_loopback_is_reached_from_this_machine_alone() -> None:
+    store = loopback_store()
+    found = [each.laddr for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in found if address.port == store.port} == {"127.0.0.1"}
+    with pytest.raises(OSError, match="in use"):
+        loopback_store(store.port)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import sys
 import uuid
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from .. import output
 from .processes import LAUNCHED, quieten
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
     from torch.distributed.elastic.multiprocessing import ProcessFailure
 
 MOST = 4
@@ -38,13 +36,14 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     from raymine.machine import cores
+    from raymine.step.distributed.meeting import loopback_store
     from raymine.step.distributed.ranks import PeerLostError
 
     # The numbers of threads of torch and Numba: processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
     os.environ[LAUNCHED] = str(os.getpid())
     # It outlives the processes, so that those of a restart find the notes of earlier ones.
-    store = _store()
+    store = loopback_store()
     lost = "no process"
     try:
         for attempt in range(restarts + 1):
@@ -65,19 +64,6 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
         return 128 + int(stopped.sigval)
     again = f" after {restarts} restarts" if restarts > 1 else " after 1 restart" if restarts else ""
     raise PeerLostError(f"{lost}{again}.", hint="Continue the run from its last checkpoint with --resume.")
-
-
-def _store() -> dist.TCPStore:
-    """A store that listens on loopback alone: whoever reaches it can send the processes elsewhere."""
-    import torch.distributed as dist
-
-    door = socket.socket()
-    door.bind(("127.0.0.1", 0))
-    door.listen()
-    port = door.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=door.detach()
-    )
 
 
 def _signal_name(number: int) -> str:

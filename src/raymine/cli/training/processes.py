@@ -29,8 +29,18 @@ They end with it, and it tells which of them was lost.
 
 
 def launched() -> bool:
-    """Whether torchrun, or another launcher with its variables, started this process as one of several."""
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    """Whether torchrun, or another launcher with its variables, started this process as one of several.
+
+    `ConfigError` if WORLD_SIZE says so and other variables are missing: each process would train a run of its own.
+    """
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    world = os.environ.get("WORLD_SIZE", "")
+    if missing and world.isdigit() and int(world) > 1:
+        raise ConfigError(
+            f"WORLD_SIZE is {world}, and {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
+            hint="Start the processes with torchrun, which sets all of them; or unset WORLD_SIZE to train alone.",
+        )
+    return not missing
 
 
 def quieten() -> None:
@@ -135,7 +145,13 @@ def _place() -> Place:
         if not value.isdigit():
             raise ConfigError(f"{name} must be a whole number, as torchrun sets it; got {value!r}.")
         numbers.append(int(value))
-    return Place(*numbers)
+    place = Place(*numbers)
+    if place.rank >= place.world:
+        raise ConfigError(
+            f"RANK is {place.rank}, and WORLD_SIZE is {place.world}: ranks are 0 to {place.world - 1}.",
+            hint="Start the processes with torchrun, which sets both.",
+        )
+    return place
 
 
 def _choose_interface(place: Place) -> None:

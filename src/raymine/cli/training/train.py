@@ -185,6 +185,8 @@ class Train:
             )
         if not 1 <= self.peer_timeout <= _DAY:
             raise ConfigError(f"--peer-timeout must be 1 second to a day ({_DAY} s), got {self.peer_timeout:g}.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max-restarts must be 0 or more, got {self.max_restarts}.")
         if launched():
             quieten()
         request = self.request()

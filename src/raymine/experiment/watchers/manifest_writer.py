@@ -25,9 +25,9 @@ class ManifestWriter:
         self._watch = watch
         self._manifest = run.read_manifest()
 
-    def begin(self, step: int, loop: LoopState, environment: Environment) -> None:
-        """Record that this process starts to train from `step`."""
-        attempt = Attempt(self._command, os.getpid(), step, utc_now(), environment)
+    def begin(self, step: int, loop: LoopState, environment: Environment, processes: int = 1) -> None:
+        """Record that this process starts to train from `step`, as the first of `processes`."""
+        attempt = Attempt(self._command, os.getpid(), step, utc_now(), environment, processes=processes)
         attempts = (*self._manifest.attempts, attempt)
         resumed = self._with_progress(step, loop)
         self._write(replace(resumed, status="running", ended=None, error=None, attempts=attempts))

@@ -20,6 +20,9 @@ from raymine.errors import ConfigError
 _PERIOD = 0.05
 
 
+LOOPBACK = "127.0.0.1"
+
+
 class Place(NamedTuple):
     """Where a process stands: its rank among `world` processes, and among the `local_world` ones of its machine."""
 
@@ -50,6 +53,21 @@ class Notes:
         if self._store is None or not self._store.check([name]):
             return None
         return str(self._store.get(name).decode())
+
+
+def loopback_store(port: int = 0) -> dist.TCPStore:
+    """A store that listens on loopback alone: whoever reaches a store can send its processes elsewhere.
+
+    port: 0 for any free one. `OSError` if it is in use.
+    """
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((LOOPBACK, port))
+        door.listen()
+        port, descriptor = door.getsockname()[1], door.detach()
+    return dist.TCPStore(
+        LOOPBACK, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=descriptor
+    )
 
 
 def await_master(address: str, port: int, limit: float) -> None:

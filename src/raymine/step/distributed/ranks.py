@@ -10,6 +10,7 @@ the step of one process over the same rays, up to the order of sums.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from raymine.errors import ConfigError, TrainingError, option
 
-from .meeting import Notes, Place, await_master, name_attempt
+from .meeting import LOOPBACK, Notes, Place, await_master, loopback_store, name_attempt
 
 
 class PeerLostError(TrainingError):
@@ -261,10 +262,13 @@ def _store(place: Place, limit: float) -> dist.Store:
     if place.rank > 0:
         await_master(address, int(port), limit)
     try:
+        alone = address in (LOOPBACK, "localhost") and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+        if place.rank == 0 and alone:
+            return loopback_store(int(port))
         found = dist.rendezvous("env://", place.rank, place.world, timeout=timedelta(seconds=limit))
         return next(found)[0]
-    except (RuntimeError, ValueError) as error:
-        used = "EADDRINUSE" in str(error)
+    except (RuntimeError, ValueError, OSError) as error:
+        used = "EADDRINUSE" in str(error) or getattr(error, "errno", None) == errno.EADDRINUSE
         told = f"port {port} is in use by another program" if used else _first_sentence(error)
         raise ConfigError(
             f"Rank {place.rank} of {place.world} could not meet the others at {address}:{port}: {told}.",
