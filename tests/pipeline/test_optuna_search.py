@@ -104,7 +104,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("kept", [0, 2])
 def test_kill_within_a_request_changes_no_point(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A space so small that most requests need several attempts, which a kill may leave behind as well.
-    small = {"x": Range(1, 4), "n": Range(1, 4), "kind": ["a", "b"]}
+    small: dict[str, Any] = {"x": Range(1, 4), "n": Range(1, 4), "kind": ["a", "b"]}
     calm = searched(spec(tmp_path / "calm", 16, **small)).points
     for asked in (1, 3, 11, 14):
         sweep = spec(tmp_path / "often", 16, **small)
@@ -127,7 +127,7 @@ def test_kill_within_a_request_changes_no_point(kept: int, tmp_path: Path, monke
 
 
 def test_kill_between_attempts_changes_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"x": Range(1, 2), "n": Range(1, 2), "kind": ["a", "b"]}
+    small: dict[str, Any] = {"x": Range(1, 2), "n": Range(1, 2), "kind": ["a", "b"]}
     calm = searched(spec(tmp_path / "calm", 8, **small)).points
     search, kills = OptunaSearch(spec(tmp_path / "often", 8, **small)), 0
 
