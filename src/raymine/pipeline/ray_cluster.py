@@ -199,7 +199,10 @@ class RayProcess:
         except kinds.OutOfMemoryError:
             return 1, "its node ran out of memory, and Ray ended it"
         except kinds.RayError as error:
+            # An error of the task is of this kind too, whatever else it is.
             return 1, _first_line(error)
+        except (OSError, RuntimeError) as error:
+            raise _gone(error) from error
 
 
 def _place(ray: Any, share: Share) -> Place:
@@ -226,10 +229,14 @@ def _answering(ray: Any) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:
-        raise RunError(
-            f"The Ray cluster does not answer any more: {_first_line(error)}.",
-            hint="What has finished is kept. The same command goes on with the rest, on that cluster or another one.",
-        ) from error
+        raise _gone(error) from error
+
+
+def _gone(error: BaseException) -> RunError:
+    return RunError(
+        f"The Ray cluster does not answer any more: {_first_line(error)}.",
+        hint="What has finished is kept. The same command goes on with the rest, on that cluster or another one.",
+    )
 
 
 def _require_answer(address: str) -> None:
