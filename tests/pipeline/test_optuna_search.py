@@ -18,7 +18,7 @@ import pytest
 from raymine.cli import main
 from raymine.errors import RunError
 from raymine.pipeline import run
-from raymine.pipeline.optuna_search import STUDY, OptunaSearch
+from raymine.pipeline.optuna_search import STUDY, OptunaSearch, asked_points
 from raymine.pipeline.prune import Look
 from raymine.pipeline.sweep_spec import Point, Range, Sweep
 from support.disc_scene import write_scene_of_eight
@@ -95,6 +95,87 @@ def test_search_that_is_opened_again_goes_on_as_if_it_had_not_stopped(tmp_path: 
                 search.tell(len(search.points) - 1, score(asked))
     assert search.points == calm
     assert searched(spec(tmp_path / "other", 2, seed=1)).points != calm[:2]
+
+
+class Killed(BaseException):
+    """Stands for a kill, which nothing catches."""
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_kill_within_a_request_changes_no_point(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A space so small that most requests need several attempts, which a kill may leave behind as well.
+    small: dict[str, Any] = {"x": Range(1, 4), "n": Range(1, 4), "kind": ["a", "b"]}
+    calm = searched(spec(tmp_path / "calm", 16, **small)).points
+    for asked in (1, 3, 11, 14):
+        sweep = spec(tmp_path / "often", 16, **small)
+        searched(replace(sweep, trials=asked))
+        search = OptunaSearch(sweep)
+        storage = search._study._storage
+        store, stored = storage.set_trial_param, list[str]()
+
+        def dying(trial: int, name: str, *rest: Any, store: Any = store, stored: list[str] = stored) -> None:
+            if len(stored) == kept:
+                raise Killed
+            stored.append(name)
+            store(trial, name, *rest)
+
+        monkeypatch.setattr(storage, "set_trial_param", dying)
+        with pytest.raises(Killed):
+            search.ask()
+        assert states(sweep.out)[-1] == "RUNNING"
+    assert searched(sweep).points == calm
+
+
+def test_kill_between_attempts_changes_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small: dict[str, Any] = {"x": Range(1, 2), "n": Range(1, 2), "kind": ["a", "b"]}
+    calm = searched(spec(tmp_path / "calm", 8, **small)).points
+    search, kills = OptunaSearch(spec(tmp_path / "often", 8, **small)), 0
+
+    def die(self: OptunaSearch, number: int) -> None:
+        raise Killed
+
+    while len(search.points) < 8:
+        try:
+            with monkeypatch.context() as patch:
+                # The first repeated point of each request is left behind as it is.
+                patch.setattr(OptunaSearch, "_drop", die)
+                search.ask()
+        except Killed:
+            kills += 1
+            search = OptunaSearch(search._sweep)
+            search.ask()
+        search.tell(len(search.points) - 1, score(search.points[-1]))
+    assert kills
+    assert search.points == calm
+
+
+def test_plan_leaves_a_study_in_use_as_it_is(tmp_path: Path) -> None:
+    sweep = spec(tmp_path, 4)
+    assert asked_points(sweep) == []
+    assert not (tmp_path / STUDY).exists()
+    (tmp_path / STUDY).touch()
+    assert asked_points(sweep) == [], "another process is about to make it"
+    assert (tmp_path / STUDY).read_bytes() == b""
+    search = OptunaSearch(sweep)
+    assert asked_points(sweep) == []
+    points = [search.ask(), search.ask()]
+    # Another process in the middle of a request: the trial is there, its settings are not.
+    half = search._study.ask()
+    before = (tmp_path / STUDY).read_bytes()
+    assert asked_points(sweep) == points
+    assert (tmp_path / STUDY).read_bytes() == before
+    assert states(tmp_path) == ["RUNNING"] * 3
+    search._study.tell(half.number, 1.0)
+
+
+def test_study_that_another_program_changed_is_an_error(tmp_path: Path) -> None:
+    search = OptunaSearch(spec(tmp_path, 4))
+    search.ask()
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / STUDY}")
+    study.tell(0, state=optuna.trial.TrialState.FAIL)
+    with pytest.raises(RunError, match=r"cannot be used: Cannot tell a FAIL trial\.") as caught:
+        search.tell(0, 31.0)
+    assert "let no other program change the study" in caught.value.hint
 
 
 def test_outcomes_are_told_once_and_points_without_one_are_kept_open(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from raymine.cli import main
+from raymine.errors import RunError
 from raymine.pipeline import ray_cluster, run
 from raymine.pipeline.devices import LOST, Place
 from raymine.pipeline.plan import Task
@@ -83,6 +84,54 @@ def test_outcomes_of_tasks_are_exit_codes(tmp_path: Path) -> None:
         "the node or the worker of Ray that ran it was lost.",
         "no module raymine.",
     ]
+
+
+@pytest.mark.parametrize("call", ["poll", "terminate", "kill"])
+def test_lost_cluster_is_an_error_in_a_sentence(call: str, tmp_path: Path) -> None:
+    ray = fake_ray(None)
+
+    def lost(*_: object, **__: object) -> Any:
+        raise ConnectionError("the head is gone\nmore")
+
+    ray.wait = ray.cancel = lost
+    with pytest.raises(RunError, match=r"The Ray cluster does not answer any more: the head is gone\.\n.*goes on"):
+        getattr(RayProcess(ray, None, tmp_path / "log"), call)()
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_cancelled_task_leaves_no_command_behind(
+    started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel is a KeyboardInterrupt, which may come before, while or after the command is started."""
+    log = tmp_path / "p.log"
+    log.touch()
+    ended: list[str] = []
+    command = SimpleNamespace(terminate=lambda: ended.append("asked"), wait=lambda *_: -15)
+
+    class Files:
+        """Stands for the file of the log, whose closing is what a cancel interrupts."""
+
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Any:
+            return SimpleNamespace(write=len, flush=lambda: None)
+
+        def __exit__(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    def start(*_: object, **__: object) -> Any:
+        if not started:
+            raise KeyboardInterrupt
+        return command
+
+    monkeypatch.setattr(ray_cluster.subprocess, "Popen", start)
+    monkeypatch.setattr(ray_cluster, "open", Files, raising=False)
+    arguments = (["own", "true"], str(tmp_path), {}, str(tmp_path / "p.out"), str(log))
+    if started:
+        assert run_on_node(*arguments) == (-15, "")
+        assert ended == ["asked"]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run_on_node(*arguments)
 
 
 @pytest.mark.parametrize(("losses", "starts", "state"), [(3, 4, "done"), (99, 11, "failed")])

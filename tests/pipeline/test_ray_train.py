@@ -105,6 +105,32 @@ def test_rank_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not Path("run").exists()
 
 
+def test_worker_that_cannot_go_on_ends_its_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_train, "words_of", lambda _: [])
+    # A rank that speaks, saves its work when it is told to end, and would otherwise run for long.
+    rank = "import signal, sys, time\n" + (
+        "def save(*_):\n    sys.stderr.write('x' * 300000)\n    open('saved', 'w').close()\n    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('began', file=sys.stderr, flush=True)\ntime.sleep(3000)\n"
+    )
+    started: list[subprocess.Popen[str]] = []
+    whole = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        started.append(whole([sys.executable, "-c", rank], **options))
+        return started[0]
+
+    def broken(line: str) -> None:
+        raise OSError(f"no room to write {line}")
+
+    monkeypatch.setattr(ray_train.subprocess, "Popen", start)
+    monkeypatch.setattr(ray_train.sys, "stderr", SimpleNamespace(write=broken))
+    with pytest.raises(OSError, match="no room to write began"):
+        ray_train._run({"scene": "builtin", "out": "run"}, {"RANK": "0"})
+    assert started[0].returncode == 143
+    assert Path("saved").exists()
+
+
 def test_requests_that_cannot_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = SimpleNamespace(train=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "ray", fake)

@@ -16,8 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raymine.pipeline import PipelineResult, load_pipeline, run_pipeline
+from raymine.pipeline import PipelineResult, devices, load_pipeline, run_pipeline
 from raymine.pipeline import run as module
+from raymine.pipeline.devices import GIB
+from raymine.pipeline.plan import Task
+from raymine.pipeline.run import run_tasks
+from raymine.pipeline.spec import Pipeline, SceneSpec
+from raymine.pipeline.stages import OwnStage
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
 
@@ -51,6 +56,29 @@ def repaint(picture: Path) -> None:
     pixels = np.asarray(Image.open(picture)).copy()
     pixels[5:9, 5:9, :3] = 17
     Image.fromarray(pixels).save(picture)
+
+
+def test_wait_for_memory_that_other_programs_use_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CROWDED", 0.2)
+    looks: list[str] = []
+
+    def free(gpu: str) -> float:
+        looks.append(gpu)
+        return 6 * GIB if len(looks) in (1, 2) or len(looks) > 20 else 1 * GIB
+
+    monkeypatch.setattr(devices, "free_gpu_memory", free)
+    scene = SceneSpec("one", "builtin")
+    tasks = [
+        Task(scene, OwnStage(name, (sys.executable, "-c", ""), (), (), tmp_path), (), tmp_path / "one") for name in "xy"
+    ]
+    where = devices.places(1, ["0"], 5 * GIB)
+    told: list[str] = []
+    done = run_tasks(Pipeline(tmp_path / "f", tmp_path, (scene,)), tasks, jobs=None, tell=told.append, where=where)
+    assert [task.state for task in done.tasks] == ["done", "done"]
+    waits = [i for i, line in enumerate(told) if line.startswith("Waiting until a GPU has 5 GiB of free memory")]
+    assert len(waits) == 1
+    assert "x done" in told[waits[0] - 1]
+    assert "y started" in told[waits[0] + 1]
 
 
 TRAIN = '[train]\nrecipe = "support.runs:tiny"\nsteps = {0}\ndevice = "cpu"\nthreads = 1\n[eval]\nallow = ["support"]\n'

@@ -12,7 +12,7 @@ from raymine.pipeline.slurm import gpus_of_a_host, hosts, inside_allocation, slu
 
 @pytest.fixture(autouse=True)
 def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STEP_GPUS", "JOB_GPUS", "GPUS_ON_NODE", "GPUS_PER_NODE", "CPUS_ON_NODE"):
+    for name in ("STEP_GPUS", "JOB_GPUS", "GPUS_ON_NODE", "GPUS_PER_NODE", "CPUS_ON_NODE", "MEM_PER_NODE"):
         monkeypatch.delenv(f"SLURM_{name}", raising=False)
     for name, text in (("scontrol", "echo n1; echo n2"), ("srun", "exit 1")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -36,6 +36,14 @@ def test_every_gpu_of_every_host_is_a_place(monkeypatch: pytest.MonkeyPatch) -> 
     assert all("--gres=gpu:1" in place.prefix and "--cpus-per-task=4" in place.prefix for place in found)
     assert len(slurm_places(3)) == 3
     assert len(slurm_places(9)) == 4, "no more than there are GPUs"
+
+
+@pytest.mark.parametrize(("text", "words"), [("10001", ["--mem=3333M"]), ("0", []), ("some", []), (None, [])])
+def test_trials_share_the_memory_of_a_host(text: str | None, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if text is not None:
+        monkeypatch.setenv("SLURM_MEM_PER_NODE", text)
+    for place in slurm_places(5):
+        assert [word for word in place.prefix if word.startswith("--mem")] == words
 
 
 def test_hosts_that_cannot_be_listed_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

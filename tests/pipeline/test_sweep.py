@@ -234,7 +234,15 @@ def test_examples_can_be_read() -> None:
         (GRID.replace("[2, 3]", "[]"), 2, "must be a list of values"),
         (FILE + "[space]\nseed = [1, 2]\n", 2, "may not vary `seed`"),
         (FILE + "[space]\nhold_out = [1, 2]\n", 2, "may not vary `hold_out`"),
-        (GRID.replace("steps", "resume = true\nsteps"), 2, "[train] may not set `resume`"),
+        (GRID.replace("steps", "resume = true\nsteps"), 2, "[train] may not set `resume`; the sweep does"),
+        (GRID.replace("steps", "processes = 2\nsteps"), 2, "[train] may not set `processes`; a trial is one process"),
+        (GRID.replace("steps", "max-restarts = 2\nsteps"), 2, "[train] may not set `max_restarts`; a trial is one"),
+        (GRID.replace("steps", "view = true\nsteps"), 2, "[train] may not set `view`; trials run unwatched"),
+        (FILE + "[space]\ngpus = [1, 2]\n", 2, "[space] may not vary `gpus`; a trial is one process"),
+        (GRID.replace("steps = 4", "steps = [1, 2]"), 2, "[train] `steps` takes one value, got [1, 2]"),
+        (GRID.replace("steps = 4", "steps = true"), 2, "[train] `steps` must be a value, got true"),
+        (FILE + "[space]\nmining = [['none', 'prune']]\n", 2, "[space] `mining` takes one value"),
+        (FILE + "[space]\nprogressive = [2, true]\n", 2, "[space] `progressive` must be true or false, got 2"),
     ],
 )
 def test_wrong_files_are_refused_in_a_sentence(

@@ -2,8 +2,10 @@
 
 Its study, an SQLite file in the folder of the sweep, is the list of points, and is never ahead of the trials: a point
 is in it before it is trained, and told once all of its trials have finished. So a sweep that was killed goes on with
-the points that were asked for and not told. The sampler of the k-th request is seeded with k, not with a state that a
-kill would lose: a sweep of one trial at a time asks for the same points whether it was interrupted or not.
+the points that were asked for and not told. The sampler is seeded with the number of points before and of attempts to
+find a new one, not with a state that a kill would lose. The TPE sampler ignores points that were left out, and after a
+kill their attempts are repeated with the same outcome: a sweep of one trial at a time asks for the same points whether
+it was interrupted or not, also within a request.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import contextlib
 import json
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ class OptunaSearch:
         self._optuna = require_optuna()
         self._sweep = sweep
         self._file = sweep.out / STUDY
-        with self._answering():
+        with _answering(self._optuna, self._file):
             self._storage = self._optuna.storages.RDBStorage(_url(self._file))
             self._study = self._optuna.create_study(
                 storage=self._storage, study_name=_NAME, direction="maximize", load_if_exists=True
@@ -50,14 +52,17 @@ class OptunaSearch:
         self._numbers: list[int] = []
         self._told: set[int] = set()
         self._exhausted = False
-        for trial in self._study.get_trials(deepcopy=False):
-            if trial.state == self._state.FAIL:
-                continue
-            if len(trial.params) < len(self._space) or not self._keep(trial.number, trial.params):
+        with self._answering():
+            trials = self._study.get_trials(deepcopy=False)
+        found = _points_of(sweep, trials)
+        for trial in trials:
+            if trial.number in found:
+                self._keep(trial.number, found[trial.number])
+                if trial.state != self._state.RUNNING:
+                    self._told.add(len(self.points) - 1)
+            elif trial.state != self._state.FAIL:
                 # A kill came before all of its settings were stored, or before it was found to be an old one.
                 self._drop(trial.number)
-            elif trial.state != self._state.RUNNING:
-                self._told.add(len(self.points) - 1)
 
     def ask(self) -> Point | None:
         """A new point, which becomes the last of `points`; None if there are enough, or if the space has no more.
@@ -67,11 +72,12 @@ class OptunaSearch:
         while not self._exhausted and len(self.points) < min(self._sweep.trials, size_of(self._sweep.space)):
             for attempt in range(_MOST_ASKED):
                 with self._answering():
-                    number = len(self._study.get_trials(deepcopy=False))
-                    self._study.sampler = self._sampler(number, guided=attempt < _GUIDED)
+                    self._study.sampler = self._sampler(attempt)
                     trial = self._study.ask(self._space)
-                if self._keep(trial.number, trial.params):
-                    return self.points[-1]
+                point = _point(self._sweep, trial.params)
+                if repr(point) not in self._seen:
+                    self._keep(trial.number, point)
+                    return point
                 self._drop(trial.number)
             self._exhausted = True
         return None
@@ -93,18 +99,11 @@ class OptunaSearch:
                 self._study.tell(number, state=self._state.PRUNED)
         self._told.add(index)
 
-    def _keep(self, number: int, params: dict[str, Any]) -> bool:
-        """Whether a point is new; it then becomes the last of `points`."""
-        point: Point = {
-            name: params[name] if isinstance(values, Range) else json.loads(params[name])
-            for name, values in self._sweep.space.items()
-        }
-        if repr(point) in self._seen:
-            return False
+    def _keep(self, number: int, point: Point) -> None:
+        """Make a new point the last of `points`."""
         self._seen.add(repr(point))
         self.points.append(point)
         self._numbers.append(number)
-        return True
 
     def _drop(self, number: int) -> None:
         """Leave a point out, which is not trained. What was told of others stays as it is."""
@@ -120,27 +119,73 @@ class OptunaSearch:
             return kinds.IntDistribution(values.low, values.high, log=values.log)
         return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
-    def _sampler(self, number: int, guided: bool) -> optuna.samplers.BaseSampler:
-        seed = random.Random(f"{self._sweep.draw_seed}/{number}").getrandbits(32)
+    def _sampler(self, attempt: int) -> optuna.samplers.BaseSampler:
+        seed = random.Random(f"{self._sweep.draw_seed}/{len(self.points)}/{attempt}").getrandbits(32)
         samplers = self._optuna.samplers
+        guided = attempt < _GUIDED
         return samplers.TPESampler(seed=seed, constant_liar=True) if guided else samplers.RandomSampler(seed)
 
-    @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Turn the errors of the study's file into one of raymine, and keep Optuna quiet."""
-        from sqlalchemy.exc import SQLAlchemyError
+    def _answering(self) -> contextlib.AbstractContextManager[None]:
+        return _answering(self._optuna, self._file)
 
-        optuna = self._optuna
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                yield
-        except (optuna.exceptions.OptunaError, SQLAlchemyError, RuntimeError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise RunError(
-                f"The study of Optuna in {self._file} cannot be used: {first[:200]}.",
-                hint="Make room or give permission if that is missing; else give another `out`.",
-            ) from error
+
+def asked_points(sweep: Sweep) -> list[Point]:
+    """The points of the study so far; [] if there is none. Changes nothing: another process may be using the study."""
+    import sqlalchemy
+
+    optuna, file = require_optuna(), sweep.out / STUDY
+    if not file.exists():
+        return []
+    with _answering(optuna, file):
+        engine = sqlalchemy.create_engine(_url(file))
+        # Optuna makes this table last; without it, another process is about to make the study.
+        ready = sqlalchemy.inspect(engine).has_table("alembic_version")
+        engine.dispose()
+        if not ready:
+            return []
+        storage = optuna.storages.RDBStorage(_url(file), skip_table_creation=True)
+        studies = {study.study_name: study._study_id for study in storage.get_all_studies()}
+        trials = storage.get_all_trials(studies[_NAME], deepcopy=False) if _NAME in studies else []
+    return list(_points_of(sweep, trials).values())
+
+
+def _points_of(sweep: Sweep, trials: Sequence[optuna.trial.FrozenTrial]) -> dict[int, Point]:
+    """The points among these trials of Optuna by number, without those that were left out, or are not whole or new."""
+    found: dict[int, Point] = {}
+    seen: set[str] = set()
+    for trial in trials:
+        if trial.state.name != "FAIL" and len(trial.params) == len(sweep.space):
+            point = _point(sweep, trial.params)
+            if repr(point) not in seen:
+                seen.add(repr(point))
+                found[trial.number] = point
+    return found
+
+
+def _point(sweep: Sweep, params: dict[str, Any]) -> Point:
+    return {
+        name: params[name] if isinstance(values, Range) else json.loads(params[name])
+        for name, values in sweep.space.items()
+    }
+
+
+@contextlib.contextmanager
+def _answering(optuna: Any, file: Path) -> Iterator[None]:
+    """Turn the errors of the study's file into one of raymine, and keep Optuna quiet."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, RuntimeError, ValueError) as error:
+        # A ValueError says that the study is not as it was left, such as that a point has ended already.
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"The study of Optuna in {file} cannot be used: {first[:200].rstrip('.')}.",
+            hint="Make room or give permission if that is missing, and let no other program change the study; else "
+            "give another `out`.",
+        ) from error
 
 
 def require_optuna() -> Any:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raymine.errors import ConfigError, MissingExtraError, option
+from raymine.errors import ConfigError, MissingExtraError, RunError, option
 from raymine.machine import cores
 
 from .devices import LOST, Place, visible_gpus
@@ -121,22 +121,25 @@ def run_on_node(words: list[str], folder: str, environment: dict[str, str], prin
             return 1, f"{socket.gethostname()} does not see {log}: every node must see the folder of the sweep"
         time.sleep(0.1)
     command = [sys.executable, "-m", "raymine.pipeline.child", str(os.getpid()), *words]
-    with open(printed, "wb") as out, open(log, "ab") as err:
-        err.write(f"on {socket.gethostname()}\n".encode())
-        err.flush()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            cwd=folder if Path(folder).is_dir() else None,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        )
+    process = None
     try:
+        with open(printed, "wb") as out, open(log, "ab") as err:
+            err.write(f"on {socket.gethostname()}\n".encode())
+            err.flush()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder if Path(folder).is_dir() else None,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
         while process.poll() is None:
             time.sleep(0.1)
     except KeyboardInterrupt:
+        if process is None:
+            raise
         process.terminate()
         try:
             process.wait(_GRACE)
@@ -155,8 +158,15 @@ class RayProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code; None while it waits for a node or runs. `LOST` if the node that ran it is gone."""
-        if self.returncode is None and self._ray.wait([self._task], timeout=0)[0]:
+        """The exit code; None while it waits for a node or runs. `LOST` if the node that ran it is gone.
+
+        `RunError` if the cluster itself does not answer, here and in the other methods.
+        """
+        if self.returncode is not None:
+            return self.returncode
+        with _answering(self._ray):
+            ended = self._ray.wait([self._task], timeout=0)[0]
+        if ended:
             self.returncode, why = self._outcome()
             if why:
                 with open(self._log, "a") as log:
@@ -165,10 +175,12 @@ class RayProcess:
 
     def terminate(self) -> None:
         """Ask it to save its work and end."""
-        self._ray.cancel(self._task)
+        with _answering(self._ray):
+            self._ray.cancel(self._task)
 
     def kill(self) -> None:
-        self._ray.cancel(self._task, force=True)
+        with _answering(self._ray):
+            self._ray.cancel(self._task, force=True)
 
     def wait(self) -> int:
         while (code := self.poll()) is None:
@@ -187,7 +199,10 @@ class RayProcess:
         except kinds.OutOfMemoryError:
             return 1, "its node ran out of memory, and Ray ended it"
         except kinds.RayError as error:
+            # An error of the task is of this kind too, whatever else it is.
             return 1, _first_line(error)
+        except (OSError, RuntimeError) as error:
+            raise _gone(error) from error
 
 
 def _place(ray: Any, share: Share) -> Place:
@@ -204,7 +219,24 @@ def _start(
     ray: Any, task: Any, environment: dict[str, str], words: list[str], folder: Path, printed: Path, log: Path
 ) -> RayProcess:
     paths = (str(path.absolute()) for path in (printed, log))
-    return RayProcess(ray, task.remote(words, str(folder.absolute()), environment, *paths), log)
+    with _answering(ray):
+        return RayProcess(ray, task.remote(words, str(folder.absolute()), environment, *paths), log)
+
+
+@contextlib.contextmanager
+def _answering(ray: Any) -> Iterator[None]:
+    """Turn the errors of a cluster that is gone into one of raymine. Of a task itself, none is raised in the block."""
+    try:
+        yield
+    except (OSError, RuntimeError, ray.exceptions.RayError) as error:
+        raise _gone(error) from error
+
+
+def _gone(error: BaseException) -> RunError:
+    return RunError(
+        f"The Ray cluster does not answer any more: {_first_line(error)}.",
+        hint="What has finished is kept. The same command goes on with the rest, on that cluster or another one.",
+    )
 
 
 def _require_answer(address: str) -> None:

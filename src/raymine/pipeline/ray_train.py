@@ -36,6 +36,8 @@ from raymine.files import JSON
 
 from .run import words_of
 
+_GRACE = 50.0
+"""Seconds in which a rank may save its work, after its worker could not go on."""
 _REMEMBERED = 50
 """Lines of a rank among which the reason of its failure is looked for."""
 
@@ -83,9 +85,14 @@ def _run(config: Mapping[str, Any], environment: Mapping[str, str]) -> JSON:
         ) as process,
     ):
         assert process.stderr is not None
-        for line in process.stderr:
-            sys.stderr.write(line)
-            told.append(line.strip())
+        try:
+            for line in process.stderr:
+                sys.stderr.write(line)
+                told.append(line.strip())
+        except BaseException:
+            # The end of this block waits for the rank, which would otherwise train to its end.
+            _end(process)
+            raise
         if process.wait():
             errors = [line.removeprefix("error: ") for line in told if line.startswith("error: ")] or [*told][-1:]
             why = errors[-1] if errors else "it told no reason"
@@ -93,6 +100,16 @@ def _run(config: Mapping[str, Any], environment: Mapping[str, str]) -> JSON:
         printed.seek(0)
         text = printed.read().strip()
     return json.loads(text) if text else None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let a rank save its work and end; end it by force if that takes too long."""
+    process.terminate()
+    try:
+        # What it still tells is read, so that it does not wait for that.
+        process.communicate(timeout=_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _meeting_point(leads: bool) -> dict[str, str]:

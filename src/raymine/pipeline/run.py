@@ -8,6 +8,7 @@ one repeats what was not recorded, and a training run continues from its checkpo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ from typing import Literal
 from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
 
-from .devices import LOST, Place, Process, best_place, places
+from .devices import GIB, LOST, Place, Process, best_place, places
 from .plan import Task, code_version, plan
 from .spec import Pipeline
 from .stages import OwnStage, Result
@@ -32,6 +33,8 @@ State = Literal["waiting", "running", "done", "skipped", "failed", "blocked"]
 _POLL = 0.05
 _GRACE = 60.0
 """Seconds in which a stage may save its work after a signal."""
+_CROWDED = 10.0
+"""Seconds without memory on any GPU after which that is told. What our own processes had is free before."""
 _NOT_RETRIED = (2, 3, 7)
 """Exit codes of mistakes that another attempt does not mend: usage, scene, missing extra."""
 _MOST_LOST = 10
@@ -156,6 +159,7 @@ class _Runner:
         self._more = more
         self._free = list(where)
         self._running: list[_Running] = []
+        self._crowded_since: float | None = None
         self._signal: int | None = None
 
     def run(self) -> PipelineResult:
@@ -221,11 +225,24 @@ class _Runner:
                 progress.state = "skipped"
                 results[task.name] = record.result
                 return True
-        place = best_place(self._free, [running.place for running in self._running])
+        place = self._place()
         if place is None:
             return False
         self._start(task, progress, place)
         return True
+
+    def _place(self) -> Place | None:
+        """The place to use next. If there is none because of other programs, that is told once, until there is one."""
+        place = best_place(self._free, [running.place for running in self._running])
+        if place is not None or self._running:
+            self._crowded_since = None
+        elif self._crowded_since is None:
+            self._crowded_since = time.monotonic()
+        elif time.monotonic() - self._crowded_since > _CROWDED:
+            self._crowded_since = math.inf
+            need = min(place.memory for place in self._free) / GIB
+            self._tell(f"Waiting until a GPU has {need:g} GiB of free memory: other programs use it.")
+        return place
 
     def _start(self, task: Task, progress: _Progress, place: Place) -> None:
         self._free.remove(place)

@@ -29,11 +29,14 @@ def slurm_places(jobs: int | None) -> list[Place]:
         count = min(count, jobs)
     each = -(-count // len(names))
     cpus = max(1, _cpus_of_a_host() // each)
+    memory = _memory_of_a_host() // each
     share = {"OMP_NUM_THREADS": str(cpus), "NUMBA_NUM_THREADS": str(cpus)}
     found = []
     for i in range(count):
         host = names[i % len(names)]
         words = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--exact", f"--cpus-per-task={cpus}"]
+        # Without its share, the first step would take the memory of the whole allocation on its host.
+        words += [f"--mem={memory}M"] if memory else []
         # Slurm chooses the GPU, and lets the step see no other.
         words += ["--gres=gpu:1"] if gpus else []
         found.append(Place(f"{host} (Slurm)", {} if gpus else share, prefix=tuple(words)))
@@ -71,6 +74,12 @@ def gpus_of_a_host() -> int:
 
 def _node_list() -> str:
     return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST") or ""
+
+
+def _memory_of_a_host() -> int:
+    """MiB on each host, if the allocation was asked for so; else 0. Slurm itself passes memory for each core on."""
+    text = os.environ.get("SLURM_MEM_PER_NODE", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _cpus_of_a_host() -> int:

@@ -12,7 +12,7 @@ from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, obstacle, read_json, write_json
 
 from .devices import GIB, Place, places
-from .optuna_search import STUDY, OptunaSearch, require_optuna
+from .optuna_search import OptunaSearch, asked_points, require_optuna
 from .plan import Task, code_version, explain
 from .prune import Look
 from .run import PipelineResult, State, locked, run_tasks
@@ -113,10 +113,7 @@ def plan_sweep(sweep: Sweep) -> list[tuple[str, Point, int, str, str]]:
     Of a search by Optuna, the trials whose points it has chosen so far.
     """
     require_own_folder(sweep)
-    points: Sequence[Point] = sweep.points
-    if sweep.search == "optuna":
-        require_optuna()
-        points = OptunaSearch(sweep).points if (sweep.out / STUDY).exists() else []
+    points: Sequence[Point] = asked_points(sweep) if sweep.search == "optuna" else sweep.points
     told = explain(tasks_of(sweep, points), code_version("version"))
     return [(*trial, verdict, why) for trial, (_, verdict, why) in zip(trials_of(sweep, points), told, strict=True)]
 

@@ -20,7 +20,11 @@ METRICS = ("held_out_psnr", "best_held_out_psnr")
 SEARCHES = ("grid", "random", "optuna")
 MOST_TRIALS = 10_000
 _TOP = ("scene", "out", "search", "trials", "draw_seed", "seeds", "metric", "jobs", "memory", "prune", "train", "space")
-_OURS = ("out", "resume", "json", "view", "host", "port")
+_OURS = ("out", "resume", "json")
+_ALONE = ("processes", "gpus", "peer_timeout", "max_restarts")
+"""Options of a run of several processes. A trial is one process."""
+_WATCHED = ("view", "host", "port")
+"""Options for someone who watches a run. Nobody watches a trial."""
 _FIXED = ("hold_out", "leave_out", "downscale", "allow", "track", "profile", "init_from")
 """Options that a space may not vary: trials would be scored on other views or pixels, or not be trials at all."""
 
@@ -102,9 +106,9 @@ def load_sweep(path: Path, known: Collection[str]) -> Sweep:
         )
     options = frozenset(name for name in space if name in known)
     for name in space:
-        if name in (*_OURS, *_FIXED, "seed"):
-            more = "List `seeds`." if name == "seed" else "Give it in [train]." if name in _FIXED else "Remove it."
-            raise ConfigError(f"{path}: [space] may not vary `{name}`.", hint=more)
+        _require_of_trials(path, f"[space] may not vary `{name}`", name)
+        if name in _FIXED:
+            raise ConfigError(f"{path}: [space] may not vary `{name}`.", hint="Give it in [train].")
     search = _choice(path, data, "search", "grid", SEARCHES)
     trials, draw_seed = _draws(path, search, data)
     points: tuple[Point, ...] = ()
@@ -175,9 +179,7 @@ def size_of(space: Space) -> float:
 
 def _require_train(path: Path, train: Mapping[str, JSON], known: Collection[str]) -> None:
     for name in train:
-        if name in (*_OURS, "seed"):
-            hint = "List `seeds`, above the tables." if name == "seed" else "Remove it."
-            raise ConfigError(f"{path}: [train] may not set `{name}`; the sweep does.", hint=hint)
+        _require_of_trials(path, f"[train] may not set `{name}`", name)
         if name not in known:
             raise ConfigError(
                 f"{path}: `raymine train` has no option `{name}`.{did_you_mean(name, known)}",
@@ -190,6 +192,19 @@ def _require_train(path: Path, train: Mapping[str, JSON], known: Collection[str]
             "the best trial, test views do not.",
             hint="Add hold_out = 4 to [train], for instance.",
         )
+
+
+def _require_of_trials(path: Path, refusal: str, name: str) -> None:
+    """Raise `ConfigError`, which begins with `refusal`, for an option that a sweep sets itself or that no trial has."""
+    if name in (*_OURS, "seed"):
+        hint = "List `seeds`, above the tables." if name == "seed" else "Remove it."
+        raise ConfigError(f"{path}: {refusal}; the sweep does.", hint=hint)
+    if name in _ALONE:
+        hint = "Remove it. `jobs` is how many trials run at the same time; there is one for each GPU without it."
+        raise ConfigError(f"{path}: {refusal}; a trial is one process.", hint=hint)
+    if name in _WATCHED:
+        hint = "Remove it. `raymine view RUN` shows the run of a trial."
+        raise ConfigError(f"{path}: {refusal}; trials run unwatched.", hint=hint)
 
 
 def _space(path: Path, value: Any, prefix: str = "") -> Iterator[tuple[str, list[JSON] | Range]]:

@@ -1,4 +1,4 @@
-"""Check the options of the stages of a pipeline before anything runs."""
+"""Check the options of the stages of a pipeline, and of the trials of a sweep, before anything runs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,21 @@ def require_commands(pipeline: Pipeline, tasks: list[Task]) -> None:
                 raise ConfigError(
                     f"{pipeline.file}: [{task.name}] may not set `{name}`; the pipeline does.", hint=where
                 )
-            try:
-                _require_fits(task.name, name, value, COMMANDS)
-            except ConfigError as error:
-                raise ConfigError(f"{pipeline.file}: [{task.name}] {error.message}", hint=error.hint) from error
+            require_fits(f"{pipeline.file}: [{task.name}]", task.name, name, value, COMMANDS)
+
+
+def require_fits(where: str, stage: str, name: str, value: JSON, commands: dict[str, type]) -> None:
+    """Raise `ConfigError` unless the value fits the option `name`, which the command `stage` has.
+
+    It says what the command would say, before it runs. where: the file and its table. commands: all of them by name.
+    """
+    try:
+        _require_fits(stage, name, value, commands)
+    except ConfigError as error:
+        raise ConfigError(f"{where} {error.message}", hint=error.hint) from error
 
 
 def _require_fits(stage: str, name: str, value: JSON, commands: dict[str, type]) -> None:
-    """Raise `ConfigError` unless the value fits the option. It says what the command would say, before it runs."""
     from raymine.pipeline.run import words_of
 
     command, flag = commands[stage], "--" + name.replace("_", "-")

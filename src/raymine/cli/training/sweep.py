@@ -104,11 +104,16 @@ def _require_trainable(sweep: Spec) -> None:
     from raymine.pipeline.sweep import options_of_trial, settings_of
     from raymine.pipeline.sweep_spec import probes
 
-    from ..app import parse
+    from ..app import COMMANDS, parse
+    from .stage_options import require_fits
 
     prepared = None
     for point in probes(sweep):
-        arguments = [sweep.scene, *words_of(options_of_trial(sweep, point, sweep.seeds[0]))]
+        options = options_of_trial(sweep, point, sweep.seeds[0])
+        for name, value in options.items():
+            table = "space" if name in sweep.options else "train"
+            require_fits(f"{sweep.file}: [{table}]", "train", name, value, COMMANDS)
+        arguments = [sweep.scene, *words_of(options)]
         command = parse("train", arguments)
         if isinstance(command, int):
             raise ConfigError(f"{sweep.file}: `raymine train` does not take {' '.join(arguments)}.")

@@ -42,9 +42,10 @@ def _train(text: str, arguments: list[str]) -> int:
     rule = settings.pop(":prune", None)
     # The manifest records a command that can be typed.
     command = ("python", "-m", "raymine.cli.training.trial", text, *arguments)
-    request = replace(cast(Train, parsed).request(settings), command=command)
+    train = cast(Train, parsed)
+    request = replace(train.request(settings), command=command)
     if rule is None or request.out is None:
-        result = narrated_train(request)
+        result = narrated_train(request, verbose=train.verbose)
         output.emit_json(asdict(result))
         return result.exit_code
     prune = Prune(**rule)
@@ -56,7 +57,7 @@ def _train(text: str, arguments: list[str]) -> int:
         output.emit_json(kept)
         return 0
     watcher, observer = _watch(prune, request.out)
-    result = narrated_train(request, also=observer)
+    result = narrated_train(request, verbose=train.verbose, also=observer)
     pruned = watcher.get("pruned") if result.status == "stopped" else None
     output.emit_json({**asdict(result), "pruned": pruned})
     return 0 if pruned else result.exit_code
