@@ -214,7 +214,7 @@ def _mesh(model: ExportModel, path: Path, options: ExportOptions, config: MeshCo
     for module in ("trimesh", "skimage.measure", "fast_simplification", *(("xatlas",) if config.texture else ())):
         extract.require(module)
     box = box_of(model.scene, options.box, options.world)
-    whole, cell = _surface(model, box, config, progress)
+    whole, cell, density = _surface(model, box, config, progress)
     mesh = extract.decimate(whole, config.faces, progress)
     if config.texture:
         mesh = texture.with_texture(mesh, model, config.texture, progress)
@@ -225,8 +225,12 @@ def _mesh(model: ExportModel, path: Path, options: ExportOptions, config: MeshCo
     found = check.check_mesh(path, model, placement, box, cell)
     counts = {"vertices": len(mesh.vertices), "faces": len(mesh.faces), "faces_before": len(whole.faces)}
     checks = {"near": found.near, "distance_cells": found.distance, "covered": found.covered}
-    threshold = config.threshold
-    where = "that training views see" if threshold is None else f"at density {threshold:.3g} per unit"
+    if density is None:
+        where = "that training views see"
+    else:
+        checks["threshold"] = density
+        chosen = ", chosen from the training rays" if config.threshold is None else ""
+        where = f"at density {density:.3g} per unit{chosen}"
     said = [
         f"{len(mesh.faces)} faces (of {len(whole.faces)}), of the surface {where}.",
         f"Read back and drawn from training views: it covers {found.covered:.1%} of what the field shows in the box; "
@@ -238,16 +242,23 @@ def _mesh(model: ExportModel, path: Path, options: ExportOptions, config: MeshCo
     return files, counts, checks, tuple(said)
 
 
-def _surface(model: ExportModel, box: Box, config: MeshConfig, progress: Progress) -> tuple[Mesh, float]:
-    """The surface with all its faces, and the side of the grid's cells."""
+def _surface(model: ExportModel, box: Box, config: MeshConfig, progress: Progress) -> tuple[Mesh, float, float | None]:
+    """The surface with all its faces, the side of the grid's cells, and its density if it is a level of that.
+
+    Fused depths are for fuzzy fields, such as those of a few photos of a room. A sharp field has thin things that its
+    density keeps and fused depths lose: the pictures of the built-in scene's mesh fell from 27.1 to 23.9 dB.
+    """
     from .mesh import carve, extract, fuse
 
-    if config.threshold is None:
+    if config.threshold is None and model.scene.bounds.unbounded:
         grid = fuse.fuse(model, box, config.resolution, progress)
-        return extract.extract(grid, 0.0, progress=progress), grid.cell
+        return extract.extract(grid, 0.0, progress=progress), grid.cell, None
+    chosen = config.threshold is None
+    level = extract.choose_threshold(model, box) if chosen else extract.raw_of(model, config.threshold or 0.0)
     grid = extract.sample_grid(model, box, config.resolution, progress)
     seen = carve.seen_empty(model, box, grid.values.shape, grid.cell, progress)
-    return extract.extract(grid, extract.raw_of(model, config.threshold), seen, progress), grid.cell
+    density = float(extract.activations_of(model.field).density(torch.tensor(level)))
+    return extract.extract(grid, level, seen, progress), grid.cell, density
 
 
 def _splats(

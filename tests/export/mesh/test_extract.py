@@ -14,6 +14,7 @@ from raymine.export.mesh.extract import (
     Grid,
     Mesh,
     MeshConfig,
+    choose_threshold,
     decimate,
     extract,
     raw_of,
@@ -47,8 +48,15 @@ def test_ball_is_extracted_where_its_density_crosses_and_faces_outwards() -> Non
     assert volume(few) == pytest.approx(volume(mesh), rel=0.02)
 
 
-def test_raw_density_of_a_density_is_found() -> None:
-    assert raw_of(ball_model(), 1.0) == pytest.approx(1.0)
+def test_threshold_follows_from_what_rays_meet() -> None:
+    model = ball_model()
+    box = box_of(model.scene, None, "scene")
+    level = choose_threshold(model, box)
+    mesh = extract(sample_grid(model, box, 64), level)
+    assert np.abs(np.linalg.norm(mesh.vertices, axis=1) - RADIUS).mean() < 0.05
+    assert raw_of(model, 1.0) == pytest.approx(1.0)
+    with pytest.raises(RunError, match="The field is empty"):
+        choose_threshold(empty_model(), box)
 
 
 def test_surface_is_open_where_nothing_was_observed() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raymine.contracts import activations_of
+from raymine.contracts import Rays, activations_of
 from raymine.errors import ConfigError, MissingExtraError, RunError, option
 from raymine.export.model import Box, ExportModel, Progress, no_progress
 
@@ -25,11 +25,16 @@ _SPECK = 0.005
 """A component with less than this share of the surface is removed."""
 
 
+_RAYS = 20_000
+"""Rays of training views that decide the threshold."""
+
+
 @dataclass(frozen=True)
 class MeshConfig:
     """resolution: points of the grid along the longest side of the box. threshold: density of the surface, per
-    normalised unit; None takes the surface that training views see (`fuse`) in place of a level of the density. faces:
-    most triangles. texture: side of the texture in pixels; 0 gives colours to vertices instead.
+    normalised unit; None takes the surface that training views see (`fuse`) in an unbounded scene, and derives it from
+    what training rays meet (`choose_threshold`) in a bounded one. faces: most triangles. texture: side of the texture
+    in pixels; 0 gives colours to vertices instead.
     """
 
     resolution: int = 256
@@ -108,6 +113,31 @@ def sample_grid(model: ExportModel, box: Box, resolution: int, progress: Progres
             values[i].reshape(-1)[inside.cpu().numpy()] = model.raw_density(points[inside]).cpu().numpy()
         progress("Sampling density", i + 1, shape[0])
     return Grid(values, box, cell)
+
+
+def choose_threshold(model: ExportModel, box: Box) -> float:
+    """The raw density of the surface: half of the density that 98 % of the training rays meet where they hit.
+
+    A ray hits where half of its opacity is reached. A higher threshold leaves holes where the field is less dense, as
+    it is in shiny things; a lower one makes the surface thicker.
+    """
+    views = list(model.spread_views(16))
+    found = []
+    for view in views:
+        camera, rays = model.view_rays(view, 256)
+        every = max(1, len(rays) * len(views) // _RAYS)
+        time = None if rays.time is None else rays.time[::every]
+        some = Rays(rays.origins[::every], rays.directions[::every], rays.near[::every], rays.far[::every], time)
+        hits = model.trace(some, 3.0 / camera.fx)
+        found.append(hits.points[(hits.opacity > 0.5) & (hits.share > 0.7) & box.contains(hits.points)])
+    points = torch.cat(found)
+    if len(points) < 16:
+        raise RunError(
+            "The field is empty: almost no ray of the training views meets anything opaque in the box.",
+            hint="Train the run for longer, or give another box.",
+        )
+    low = float(model.density(points).quantile(0.02))
+    return raw_of(model, max(0.5 * low, 1e-3))
 
 
 def raw_of(model: ExportModel, density: float) -> float:
