@@ -92,7 +92,7 @@ def test_unbounded_scene_becomes_the_surface_that_its_views_see(tmp_path: Path) 
     bounds = Bounds((-1.0, -1.0, -1.0), (1.0, 1.0, 1.0), levels=2, near=0.05, far=8.0)
     model = model_of(DistanceField(ball), bounds=bounds)
     stages: set[str] = set()
-    options = ExportOptions(resolution=32, faces=400, texture=64)
+    options = ExportOptions(resolution=48, faces=1000, texture=64)
     report = export_model(model, tmp_path / "a.glb", options, lambda stage, done, total: stages.add(stage))
     assert "Fusing depths" in stages
     assert "threshold" not in report.checks
