@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raymine.contracts import Bounds
 from raymine.errors import ConfigError, RunError
 from raymine.export.exporting import ExportOptions, export_model, format_of, prepare
-from support.export_models import TURNED, ball_model, empty_model, hash_model
+from support.export_models import TURNED, DistanceField, ball, ball_model, empty_model, hash_model, model_of
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,8 @@ def test_reports_of_all_formats(tmp_path: Path) -> None:
         ExportOptions(resolution=32, faces=400, texture=64),
         lambda stage, done, total: stages.append(stage),
     )
-    assert mesh.checks["crossing"] > 0.99
+    assert mesh.checks["near"] > 0.99
+    assert mesh.checks["covered"] > 0.9
     assert mesh.checks["psnr"] > 15
     assert "Sampling density" in stages
     splats = export_model(
@@ -83,6 +86,20 @@ def test_reports_of_all_formats(tmp_path: Path) -> None:
     assert page.checks["psnr"] == pytest.approx(splats.checks["psnr"], abs=0.5)
     for name in ("a.safetensors", "a.onnx"):
         assert export_model(hash_model(), tmp_path / name, ExportOptions()).checks["difference"] < 1e-3
+
+
+def test_unbounded_scene_becomes_the_surface_that_its_views_see(tmp_path: Path) -> None:
+    bounds = Bounds((-1.0, -1.0, -1.0), (1.0, 1.0, 1.0), levels=2, near=0.05, far=8.0)
+    model = model_of(DistanceField(ball), bounds=bounds)
+    stages: set[str] = set()
+    options = ExportOptions(resolution=48, faces=1000, texture=64)
+    report = export_model(model, tmp_path / "a.glb", options, lambda stage, done, total: stages.add(stage))
+    assert "Fusing depths" in stages
+    assert "threshold" not in report.checks
+    assert report.checks["near"] > 0.99
+    assert report.checks["covered"] > 0.9
+    level = replace(options, threshold=50.0, overwrite=True)
+    assert export_model(model, tmp_path / "a.glb", level).checks["threshold"] == pytest.approx(50.0, rel=1e-3)
 
 
 def test_missing_folder_is_made(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from raymine.errors import ConfigError, RunError
 from raymine.export.mesh.carve import seen_empty
@@ -25,6 +27,12 @@ from support.export_models import RADIUS, DistanceField, ball_model, empty_model
 def volume(mesh: Mesh) -> float:
     a, b, c = (mesh.vertices[mesh.faces[:, i]] for i in range(3))
     return float((a * np.cross(b, c)).sum() / 6)
+
+
+def pieces(mesh: Mesh) -> int:
+    edges = np.concatenate((mesh.faces[:, :2], mesh.faces[:, 1:]))
+    links = coo_matrix((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), (len(mesh.vertices),) * 2)
+    return int(connected_components(links, directed=False)[0])
 
 
 def test_ball_is_extracted_where_its_density_crosses_and_faces_outwards() -> None:
@@ -49,6 +57,29 @@ def test_threshold_follows_from_what_rays_meet() -> None:
     assert raw_of(model, 1.0) == pytest.approx(1.0)
     with pytest.raises(RunError, match="The field is empty"):
         choose_threshold(empty_model(), box)
+
+
+def test_surface_is_open_where_nothing_was_observed() -> None:
+    steps = np.linspace(-1, 1, 40)
+    x, y, z = np.meshgrid(steps, steps, steps, indexing="ij")
+    values = 0.6 - np.sqrt(x**2 + y**2 + z**2)
+    grid = Grid(values, Box.between(np.full(3, -1.0), np.full(3, 1.0)), 2 / 39, observed=z > 0)
+    mesh = extract(grid, 0.0)
+    assert mesh.vertices[:, 2].min() > 0
+    assert np.abs(np.linalg.norm(mesh.vertices, axis=1) - 0.6).max() < 0.01
+    with pytest.raises(RunError, match="no surface in the box"):
+        extract(Grid(values, grid.box, grid.cell, observed=np.zeros_like(values, bool)), 0.0)
+
+
+def test_pieces_that_decimation_separates_are_removed() -> None:
+    steps = np.linspace(-1, 1, 48)
+    x, y, z = np.meshgrid(steps, steps, steps, indexing="ij")
+    noise = np.random.default_rng(0).normal(size=x.shape)
+    values = 20 * (0.6 - np.sqrt(x**2 + y**2 + z**2)) + 2 * noise
+    whole = extract(Grid(values, Box.between(np.full(3, -1.0), np.full(3, 1.0)), 2 / 47), 0.0)
+    few = decimate(whole, 400)
+    assert len(few.faces) <= 400
+    assert pieces(few) <= 3
 
 
 def test_cavities_are_filled_and_specks_removed() -> None:
@@ -80,7 +111,7 @@ def test_hollow_behind_a_hole_is_filled_where_no_camera_sees_it() -> None:
 def test_empty_grid_is_refused() -> None:
     model = empty_model()
     grid = sample_grid(model, box_of(model.scene, None, "scene"), 16)
-    with pytest.raises(RunError, match="exceeds the threshold nowhere"):
+    with pytest.raises(RunError, match="no surface in the box"):
         extract(grid, 4.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from raymine.contracts import Camera
 from raymine.export.mesh.extract import Mesh
@@ -29,8 +30,10 @@ def test_picture_shows_the_colours_of_a_square() -> None:
     texture[0, :, 0], texture[1, :, 1] = 255, 255  # red above, green below
     mesh = Mesh(corners, faces, up, uv=corners[:, :2] / 2 + 0.5, texture=texture)
     pose = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 4.0]])
-    colour, hit = picture(mesh, Camera(16, 16, 16.0, 16.0, 8.0, 8.0), pose, (0.0, 0.0, 1.0))
+    colour, hit, depth = picture(mesh, Camera(16, 16, 16.0, 16.0, 8.0, 8.0), pose, (0.0, 0.0, 1.0))
     assert hit.sum() == 64
+    assert depth[8, 8] == pytest.approx(4.0, abs=0.01)
+    assert depth[0, 0] == 0
     assert np.allclose(colour[4, 8], [1, 0, 0])
     assert np.allclose(colour[11, 8], [0, 1, 0])
     assert np.allclose(colour[0, 0], [0, 0, 1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raymine.export.mesh.check import check_mesh, mesh_psnr
+from raymine.export.mesh.check import check_mesh, compare
 from raymine.export.mesh.extract import decimate, extract, sample_grid
 from raymine.export.mesh.texture import with_texture, with_vertex_colours
 from raymine.export.mesh.write import placed, read_mesh, write_mesh
@@ -31,14 +31,13 @@ def test_mesh_comes_back_in_the_users_world_with_its_colours(tmp_path: Path, suf
     assert len(back.faces) == len(mesh.faces)
     # OBJ rounds to eight digits; GLB and PLY to float32.
     assert np.abs(np.sort(placement.back(back.vertices), 0) - np.sort(mesh.vertices, 0)).max() < 1e-5
-    found = check_mesh(path, model, placement, 4.0, grid.cell)
-    assert found.crossing > 0.99
-    assert found.distance < 0.3
-    if suffix == "ply":
-        assert mesh_psnr(model, mesh, 3) > 22
-    else:
-        assert found.psnr is not None
-        assert found.psnr > 22
+    found = check_mesh(path, model, placement, grid.box, grid.cell)
+    assert found.near > 0.99
+    assert found.covered > 0.9  # the pictures of these cameras are small: edges of the ball count
+    assert found.distance < 0.6
+    psnr = compare(mesh, model, grid.box, grid.cell).psnr if suffix == "ply" else found.psnr
+    assert psnr is not None
+    assert psnr > 22
 
 
 def test_glb_says_that_its_material_is_not_lit(tmp_path: Path) -> None:

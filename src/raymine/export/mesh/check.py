@@ -7,35 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from raymine.export.frames import render_view
-from raymine.export.model import ExportModel, Placement, shrunk
-from raymine.export.paths import novel_camera
+from raymine.export.model import Box, ExportModel, Placement
 
 from .extract import Mesh
+from .triangles import picture
 from .write import read_mesh
 
-_VERTICES = 20_000
-_REACH, _STEPS = 3.0, 12
+_NEAR = 3.0
+"""Cells: a surface that differs by more is another one."""
+
+_LONGEST = 300
 
 
 @dataclass(frozen=True)
 class MeshCheck:
-    """distance: mean distance of vertices from where the density crosses the threshold, in cells of the grid.
-    crossing: share of the vertices that have a crossing within 3 cells along their normal. psnr: in dB, pictures of the
-    mesh against renderings of the field, where it has colours.
+    """What pictures of a mesh from training views show, against the field's own of the same box.
+
+    near: share of the pixels in which both hit something, with depths that differ by at most 3 cells of the grid.
+    distance: mean difference in these, in cells. covered: share of the pixels of what the field shows that the mesh
+    covers. psnr: of the colours over white, in dB, where the mesh has a texture.
     """
 
+    near: float
     distance: float
-    crossing: float
+    covered: float
     psnr: float | None
 
 
 def check_mesh(
-    path: Path, model: ExportModel, placement: Placement, level: float, cell: float, *, pictures: int = 4
+    path: Path, model: ExportModel, placement: Placement, box: Box, cell: float, *, pictures: int = 4
 ) -> MeshCheck:
-    """Read a written mesh and compare it with the model. level: raw density of the surface. cell: normalised."""
+    """Read a written mesh and compare it with the model. cell: of the grid, in normalised units."""
     found = read_mesh(path)
     mesh = Mesh(
         placement.back(found.vertices),
@@ -44,37 +47,29 @@ def check_mesh(
         uv=found.uv,
         texture=found.texture,
     )
-    offsets = crossings(model, mesh, level, cell)
-    near = np.isfinite(offsets)
-    distance = float(np.abs(offsets[near]).mean()) if near.any() else math.inf
-    psnr = None if mesh.texture is None else mesh_psnr(model, mesh, pictures)
-    return MeshCheck(distance, float(near.mean()), psnr)
+    return compare(mesh, model, box, cell, pictures)
 
 
-def crossings(model: ExportModel, mesh: Mesh, level: float, cell: float) -> np.ndarray:
-    """Signed distance, in cells, from vertices to the nearest crossing of `level` along the normal; NaN: none near."""
-    rows = np.linspace(0, len(mesh.vertices) - 1, min(_VERTICES, len(mesh.vertices))).round().astype(int)
-    start, normal = (torch.from_numpy(values[rows]).float() for values in (mesh.vertices, mesh.normals))
-    along = torch.linspace(-_REACH, _REACH, 2 * _STEPS + 1)
-    values = torch.stack([model.raw_density(start + normal * float(t) * cell).cpu() - level for t in along])
-    values = torch.where(values.isfinite(), values, -1.0)
-    change = (values[:-1] > 0) != (values[1:] > 0)
-    share = values[:-1] / (values[:-1] - values[1:])
-    place = torch.where(change, along[:-1, None] + share * (along[1] - along[0]), torch.inf)
-    best = place.abs().argmin(0)
-    chosen = place[best, torch.arange(len(rows))]
-    return torch.where(chosen.isfinite(), chosen, torch.nan).numpy()
-
-
-def mesh_psnr(model: ExportModel, mesh: Mesh, count: int) -> float:
-    """Pictures of the mesh against renderings of the field, from training views, over white, in dB."""
-    from .triangles import picture
-
-    white, errors = (1.0, 1.0, 1.0), []
+def compare(mesh: Mesh, model: ExportModel, box: Box, cell: float, count: int = 4) -> MeshCheck:
+    """Compare pictures of a mesh in normalised coordinates with those of the model, from `count` training views."""
+    white, errors, differences, shown, drawn_too = (1.0, 1.0, 1.0), [], [], 0, 0
     for view in model.spread_views(count):
-        camera = shrunk(novel_camera(model.views[view]), 400)
-        options = {"background": white, "time": model.time, "device": model.device}
-        truth = render_view(model.renderer, camera, model.poses[view], model.scene.bounds, **options)  # type: ignore[arg-type]
-        drawn, _ = picture(mesh, camera, model.poses[view], white)
-        errors.append(float(np.square(drawn - truth.colour).mean()))
-    return -10 * math.log10(max(1e-12, float(np.mean(errors))))
+        camera, rays = model.view_rays(view, _LONGEST)
+        hits = model.trace(box.clip(rays))
+        shape = (camera.height, camera.width)
+        opacity, depth = (each.cpu().numpy().reshape(shape) for each in (hits.opacity, hits.depth))
+        colour = hits.colour.cpu().numpy().reshape(*shape, 3).clip(0, 1) * opacity[..., None]
+        drawn = picture(mesh, camera, model.poses[view], white)
+        errors.append(float(np.square(drawn.colour - colour - (1 - opacity[..., None])).mean()))
+        both = drawn.hit & (opacity > 0.5)
+        differences.append(np.abs(drawn.depth - depth)[both] / cell)
+        shown, drawn_too = shown + int((opacity > 0.5).sum()), drawn_too + int(both.sum())
+    difference = np.concatenate(differences)
+    near = difference <= _NEAR
+    coloured = mesh.texture is not None or mesh.colours is not None
+    return MeshCheck(
+        near=float(near.mean()) if len(near) else 0.0,
+        distance=float(difference[near].mean()) if near.any() else math.inf,
+        covered=drawn_too / max(1, shown),
+        psnr=-10 * math.log10(max(1e-12, float(np.mean(errors)))) if coloured else None,
+    )

@@ -1,7 +1,8 @@
-"""A triangle mesh of a field: its density on a grid, marching cubes, cleaning, and fewer faces.
+"""A triangle mesh of a field: values on a grid, marching cubes, cleaning, and fewer faces.
 
-Marching cubes runs on the density before its activation, which is about its logarithm. Density itself rises by orders
-of magnitude within a cell, and a crossing found by linear interpolation would lie at the cell's outer end.
+The values are fused distances (`fuse`) or the density before its activation, which is about its logarithm. Density
+itself rises by orders of magnitude within a cell, and a crossing found by linear interpolation would lie at the cell's
+outer end.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _REACH = 8.0
 _SPECK = 0.005
 """A component with less than this share of the surface is removed."""
 
+
 _RAYS = 20_000
 """Rays of training views that decide the threshold."""
 
@@ -30,8 +32,9 @@ _RAYS = 20_000
 @dataclass(frozen=True)
 class MeshConfig:
     """resolution: points of the grid along the longest side of the box. threshold: density of the surface, per
-    normalised unit; None derives it from what training rays meet (`choose_threshold`). faces: most triangles.
-    texture: side of the texture in pixels; 0 gives colours to vertices instead.
+    normalised unit; None takes the surface that training views see (`fuse`) in an unbounded scene, and derives it from
+    what training rays meet (`choose_threshold`) in a bounded one. faces: most triangles. texture: side of the texture
+    in pixels; 0 gives colours to vertices instead.
     """
 
     resolution: int = 256
@@ -70,11 +73,15 @@ class Mesh:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Raw density [X, Y, Z] at the points of a grid over a box, and the side of its cells."""
+    """Raw density [X, Y, Z], or a distance (`fuse`), at the points of a grid over a box, and the side of its cells.
+
+    observed [X, Y, Z] bool: points that some view sees; None where that is not known.
+    """
 
     values: np.ndarray
     box: Box
     cell: float
+    observed: np.ndarray | None = None
 
     def points(self, index: np.ndarray) -> np.ndarray:
         """Grid coordinates [n, 3] -> normalised points [n, 3]."""
@@ -144,25 +151,42 @@ def raw_of(model: ExportModel, density: float) -> float:
 
 
 def extract(grid: Grid, level: float, seen: np.ndarray | None = None, progress: Progress = no_progress) -> Mesh:
-    """The surface where the raw density is `level`, without cavities and specks. `RunError` if there is none.
+    """The surface where the values are `level`, without cavities and specks. `RunError` if there is none.
 
-    seen [X, Y, Z] bool: points that cameras see as empty (`carve.seen_empty`). Empty regions of other points that do
-    not reach the border are cavities. They are filled: inside of solid things the field is arbitrary.
+    A grid of densities gives a closed surface. seen [X, Y, Z] bool: points that cameras see as empty
+    (`carve.seen_empty`). Empty regions of other points that do not reach the border are cavities. They are filled:
+    inside of solid things the field is arbitrary.
+
+    A grid with `observed` points gives the surface between those points alone, open where no view looked.
     """
     measure = require("skimage.measure")
     progress("Marching cubes", 0, 1)
     values = np.clip(np.nan_to_num(grid.values, nan=-np.inf), level - _REACH, level + _REACH)
-    values = np.pad(_filled(values, level, seen), 1, constant_values=level - _REACH)
-    if not (values > level).any():
-        raise RunError(
-            "The field is empty: its density exceeds the threshold nowhere in the box.",
-            hint=f"Train the run for longer, or give a lower {option('threshold')} or another {option('box')}.",
-        )
+    if grid.observed is None:
+        values = np.pad(_filled(values, level, seen), 1, constant_values=level - _REACH)
+    if not values.min() < level < values.max():
+        raise _nothing()
     vertices, faces, _, _ = measure.marching_cubes(values, level, gradient_direction="ascent")
-    vertices, faces = _without_specks(vertices.astype(np.float64) - 1.0, faces.astype(np.int64))
+    if grid.observed is None:
+        vertices -= 1.0
+    else:
+        # A vertex lies on an edge of the grid.
+        ends = (np.floor(vertices).astype(int), np.ceil(vertices).astype(int))
+        known = grid.observed[tuple(ends[0].T)] & grid.observed[tuple(ends[1].T)]
+        faces = faces[known[faces].all(1)]
+    if not len(faces):
+        raise _nothing()
+    vertices, faces = without_specks(vertices.astype(np.float64), faces.astype(np.int64))
     progress("Marching cubes", 1, 1)
     placed = grid.points(vertices)
     return Mesh(placed, faces, vertex_normals(placed, faces))
+
+
+def _nothing() -> RunError:
+    return RunError(
+        "The field is empty: it has no surface in the box, or none of the density that was asked for.",
+        hint=f"Train the run for longer, or give a lower {option('threshold')} or another {option('box')}.",
+    )
 
 
 def _filled(values: np.ndarray, level: float, seen: np.ndarray | None) -> np.ndarray:
@@ -181,7 +205,7 @@ def _filled(values: np.ndarray, level: float, seen: np.ndarray | None) -> np.nda
     return np.where(keep[labels], values, level + _REACH)
 
 
-def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def without_specks(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mesh without small components and unused vertices."""
     sparse, graph = require("scipy.sparse"), require("scipy.sparse.csgraph")
     edges = np.concatenate((faces[:, :2], faces[:, 1:]))
@@ -209,7 +233,8 @@ def decimate(mesh: Mesh, faces: int, progress: Progress = no_progress) -> Mesh:
     simplify = require("fast_simplification").simplify
     share = 1.0 - faces / len(mesh.faces)
     points, found = simplify(mesh.vertices.astype(np.float32), mesh.faces.astype(np.int32), target_reduction=share)
-    points, found = used_vertices(points.astype(np.float64), _proper(points, found))
+    # Collapses separate parts of the surface.
+    points, found = without_specks(points.astype(np.float64), _proper(points, found))
     progress("Decimating", 1, 1)
     return Mesh(points, found, vertex_normals(points, found))
 

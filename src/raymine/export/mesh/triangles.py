@@ -6,6 +6,7 @@ It draws the texture atlas, where every texel needs its point on the surface, an
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -52,10 +53,18 @@ def cover(corners: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.
     return face, weights
 
 
-def picture(
-    mesh: Mesh, camera: Camera, pose: np.ndarray, background: tuple[float, float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """A mesh seen by a pinhole camera at a pose [3, 4]: colour [H, W, 3] in 0..1, and whether it covers a pixel."""
+class Picture(NamedTuple):
+    """A mesh as a camera sees it: colour [H, W, 3] in 0..1, hit [H, W] bool: whether it covers a pixel, and depth
+    [H, W]: the distance along the ray, 0 where nothing is hit.
+    """
+
+    colour: np.ndarray
+    hit: np.ndarray
+    depth: np.ndarray
+
+
+def picture(mesh: Mesh, camera: Camera, pose: np.ndarray, background: tuple[float, float, float]) -> Picture:
+    """A mesh seen by a pinhole camera at a pose [3, 4]."""
     local = (mesh.vertices - pose[:, 3]) @ pose[:, :3]
     depth = -local[:, 2]
     ahead = depth > 1e-6
@@ -76,7 +85,9 @@ def picture(
     else:
         normals = (mesh.normals[corners] * weights[hit][..., None]).sum(1)
         colour[hit] = 0.5 + 0.5 * normals
-    return colour, hit
+    distance = np.zeros(hit.shape)
+    distance[hit] = np.linalg.norm((local[corners] * weights[hit][..., None]).sum(1), axis=1)
+    return Picture(colour, hit, distance)
 
 
 def sample(texture: np.ndarray, uv: np.ndarray) -> np.ndarray:
