@@ -99,21 +99,20 @@ def train(
 
     scene: a scene folder, or "builtin".
     recipe: a name, "auto", "package.module:function", a function (scene, device) -> TrainConfig, or a TrainConfig.
-    steps, seconds: the limit of the run; give at most one. Without either, the recipe's own number of steps is the
-        limit. `seconds` counts training steps only, not loading, compiling or evaluating.
+    steps, seconds: the limit; give at most one. None is the recipe's own. `seconds` counts training steps alone.
     out: the run folder; None uses the next free `runs/<scene>-<recipe>-<n>`. resume: continue the run in `out`.
     mining, pixels: policies, as with `--mining` and `--pixels`; None leaves the recipe's choice.
     refine_poses: refine the poses of the training images along with the field; `Run.evaluate(fit="poses")` scores it.
     exposure: fit a colour correction for each training image. init_from: another run, whose parameters this one takes.
     progressive: train on images of 1/4, then of 1/2 of their size first. coarse_to_fine: fade fine levels in later.
-    distortion, free_space, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off. None, for the first
-        two, is the recipe's own.
+    distortion, free_space, opacity_loss, mask_loss, depth_loss: weights of loss terms; 0 is off. Such a weight may be
+        None for the first two: the recipe's own.
     hold_out: take this many views out of training; only they may select a best checkpoint.
     leave_out: training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
     gpu_memory: memory of a GPU that the run may take: bytes, or text such as "8GB"; None for what is free.
-    track: programs that receive the metrics too: "tensorboard", "trackio" or "mlflow".
-    profile: write a profiler trace of a few steps to `profile` in the run. overrides: settings to replace, by name.
+    track: "tensorboard", "trackio" or "mlflow", which receive the metrics too. profile: write a trace to `profile`.
+    overrides: settings of the recipe's config to replace, by dotted name.
     progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
     allow: packages from which the config may use classes. They are imported, which runs their code.
 
