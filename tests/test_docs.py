@@ -168,7 +168,7 @@ def test_search_works_without_a_server(site: Path) -> None:
 
 def test_an_api_page_names_arguments_and_hides_no_character(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "api" / "raymine.html").read_text())
-    assert "steps, seconds: the limit of the run; give at most one." in text
+    assert "steps, seconds: the limit; give at most one." in text
     assert "&lt;scene&gt;-&lt;recipe&gt;-&lt;n&gt;" in text
 
 
