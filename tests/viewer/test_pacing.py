@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raymine.viewer.pacing import MOVING, Budget, Speed, size_of_stage
+from raymine.viewer.pacing import MOVING, Budget, Pace, Speed, size_of_stage
 
 
 def test_picture_of_a_moving_camera_fits_the_speed_and_the_last_one_the_canvas() -> None:
@@ -51,3 +51,20 @@ def test_unspent_credit_is_bounded() -> None:
     assert budget.affords(50.0)
     budget.spend(50.0)
     assert not budget.affords(0.01)
+
+
+def test_delay_is_what_steps_after_a_picture_take_longer() -> None:
+    pace = Pace()
+    assert pace.delay(9.0, 1, after_picture=True) == 0.0
+    assert pace.delay(0.2, 4, after_picture=False) == 0.0
+    assert pace.delay(0.5, 4, after_picture=True) == pytest.approx(0.3)
+    assert pace.delay(0.1, 4, after_picture=True) == 0.0
+    assert pace.seconds == pytest.approx(0.05)
+
+
+def test_pace_follows_steps_without_pictures() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.delay(0.1, 1, after_picture=False)
+        pace.delay(5.0, 1, after_picture=True)
+    assert pace.seconds == pytest.approx(0.1)

@@ -18,7 +18,7 @@ from raymine.experiment import LiveRun, RunResult, SilentObserver, StartInfo, St
 from raymine.listening import Place, listen
 from raymine.scenes.bank import open_bank
 
-from .pacing import Budget
+from .pacing import Budget, Pace
 from .photos import Photos
 from .presenter import Model
 from .server import ViewServer, address_of, require_viser
@@ -37,7 +37,8 @@ _TELL = 0.5
 class LiveViewer(SilentObserver):
     """Shows a run that trains. The server starts with the run and stops with it.
 
-    seconds_drawn, seconds_trained: what was spent while somebody was connected.
+    seconds_drawn, seconds_trained: what was spent while somebody was connected. seconds_delayed: the part of the
+    training time by which pictures delayed the steps after them; it is charged like drawing.
     """
 
     def __init__(self, place: Place) -> None:
@@ -45,13 +46,14 @@ class LiveViewer(SilentObserver):
         require_viser()
         self._place, self._door = place, listen(place)
         self.url = address_of(place, self._door)
-        self._budget = Budget(SHARE)
+        self._budget, self._pace = Budget(SHARE), Pace()
         self._server: ViewServer | None = None
         self._renderer: Renderer | None = None
-        self._since = 0.0
+        self._since, self._step = 0.0, 0
+        self._drawn = False
         self._spoke = 0.0
         self._line = ""
-        self.seconds_drawn = self.seconds_trained = 0.0
+        self.seconds_drawn = self.seconds_trained = self.seconds_delayed = 0.0
 
     @property
     def server(self) -> ViewServer | None:
@@ -74,15 +76,20 @@ class LiveViewer(SilentObserver):
             occupied=self._occupied,
             most_seconds=_LONGEST,
         )
-        self._since = time.perf_counter()
+        self._since, self._step = time.perf_counter(), info.step
 
     def on_burst(self, live: LiveRun) -> None:
         server, now = self._server, time.perf_counter()
+        taken, steps, after_picture = now - self._since, live.step - self._step, self._drawn
+        self._step, self._drawn = live.step, False
         if server is None or not server.presenter.watched:
             self._since = now
             return
-        self._budget.earn(now - self._since)
-        self.seconds_trained += now - self._since
+        delay = self._pace.delay(taken, steps, after_picture=after_picture)
+        self._budget.earn(taken - delay)
+        self._budget.spend(delay)
+        self.seconds_trained += taken
+        self.seconds_delayed += delay
         presenter = server.presenter
         presenter.model_changed()
         cost = presenter.cost()
@@ -99,6 +106,7 @@ class LiveViewer(SilentObserver):
             spent = time.perf_counter() - begin
             self._budget.spend(spent)
             self.seconds_drawn += spent
+            self._drawn = True
         self._since = time.perf_counter()
 
     def on_step(self, info: StepInfo) -> None:

@@ -1,4 +1,4 @@
-"""How large a picture may be, and when it is its turn: speed, stages of resolution, and the share of training.
+"""How large a picture may be, and when it is its turn: speed, stages of resolution, and what it costs training.
 
 A view is drawn in stages. While the camera moves, only the first one is drawn, small enough to follow the hand. When
 the camera rests, two larger ones follow, of which the last has the resolution of the canvas.
@@ -70,3 +70,23 @@ class Budget:
 
     def spend(self, seconds: float) -> None:
         self.credit -= seconds
+
+
+@dataclass
+class Pace:
+    """How long a training step takes, and how much longer when a picture was drawn before it.
+
+    Drawing leaves other data in the caches, and the picture is sent while training goes on.
+
+    seconds: of a step without a picture before it; 0 before the first measurement.
+    """
+
+    seconds: float = 0.0
+
+    def delay(self, taken: float, steps: int, *, after_picture: bool) -> float:
+        """Seconds by which a picture has delayed `steps` steps that took `taken` seconds."""
+        if after_picture:
+            return max(0.0, taken - steps * self.seconds) if self.seconds else 0.0
+        each = taken / max(1, steps)
+        self.seconds += (each - self.seconds) * (0.1 if self.seconds else 1.0)
+        return 0.0
