@@ -53,7 +53,9 @@ class FreeSpaceLoss:
 
     def points(self, cameras: Tensor, step: int | Tensor) -> Tensor:
         """[count, 3] points of a step in front of cameras [I, 3, 4], camera-to-world."""
-        index = torch.arange(self.count, device=cameras.device) + step * self.count
+        # A captured step counts in int32, in which the product would overflow after a million steps.
+        first = (step.long() if isinstance(step, Tensor) else step) * self.count
+        index = torch.arange(self.count, device=cameras.device) + first
         # In float64: multiples of a stride lose their fraction in float32.
         u = torch.stack([(index.double() * stride).frac() for stride in _STRIDES], -1).to(cameras.dtype)
         camera = cameras[index % len(cameras)]
