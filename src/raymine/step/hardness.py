@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from raymine import pictures
+from raymine.contracts import targets_of
 from raymine.kernels.judge.op import Wanted
 from raymine.mining.diagnose import HARD, ray_importance, top_share
 from raymine.pixels import Pixels
@@ -113,7 +114,7 @@ def hardness_of(
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
         samples = state.sampler.sample(rays, state.field).samples
         first, _ = first_pass(state.field, rays, samples, state.config.mining.stop)
-        objective = Objective(state, rays, wanted, image=number)
+        objective = Objective(state, rays, wanted, image=number, without=targets_of(state.config.loss))
         size = objective_gradients(state, objective, first, samples, alone=True).size
         # The loss is a mean over the rays of a chunk. Times their number, it does not depend on the size of the chunk.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))

@@ -22,6 +22,7 @@ from raymine.contracts import (
     Targets,
     Term,
     activations_of,
+    targets_of,
 )
 from raymine.kernels.activations import NGP
 from raymine.kernels.judge.op import Wanted, fade_factor
@@ -36,6 +37,7 @@ class Objective:
     """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
 
     image [R]: of each ray, for the exposure, if the state has one. targets: of the rays, for terms that ask for them.
+    without: fields of `Targets`; terms that ask for one of them are left out.
     share: these rays among those of all ranks. The loss is then the part of this rank in the loss of the step.
     """
 
@@ -46,11 +48,13 @@ class Objective:
     image: Tensor | None = None
     targets: Targets = NO_TARGETS
     share: RayShare = ALL_RAYS
+    without: frozenset[str] = frozenset()
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
         view = self.view(output, samples)
         terms = [term for term in self.state.config.loss if term.reads != "parameters"]
+        terms = [term for term in terms if not targets_of((term,)) & self.without]
         value = sum_of(terms, view, len(self.rays) / view.all_rays if self.share.all_rays else 1.0)
         colour = view.rendered.colour
         return LossReport(value, *squared_errors(colour, self.wanted.colour, self.wanted.weight, view.weight_sum))
