@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raymine.config import require_seconds, require_steps
+from raymine.config import InitFrom, require_seconds, require_steps
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
@@ -35,7 +35,8 @@ class TrainRequest:
     hold_out: number of training views, evenly spread, that are not trained on. Quick evaluations then use these instead
         of test views, and only these select a best checkpoint.
     leave_out: names of training images that are not trained on (`scenes/names.py`).
-    init_from: another run, whose parameters this one starts from (`experiment/saved/start_from.py`).
+    init_from: another run, whose parameters this one starts from (`experiment/saved/start_from.py`); an `InitFrom`
+        names one checkpoint of it.
     techniques: accelerations and loss terms to add to the recipe's config (`recipes/techniques.py`).
     overrides: fields of the recipe's config to replace, by dotted name (`{"mining.policy": "hard"}`).
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
@@ -61,7 +62,7 @@ class TrainRequest:
     downscale: int = 1
     hold_out: int = 0
     leave_out: tuple[str, ...] = ()
-    init_from: Path | None = None
+    init_from: Path | InitFrom | None = None
     techniques: Techniques = field(default_factory=Techniques)
     overrides: Mapping[str, JSON] = field(default_factory=dict)
     evaluate_views: int = 8

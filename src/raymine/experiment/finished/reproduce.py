@@ -100,6 +100,7 @@ def reproduction_request(
         downscale=config.downscale,
         hold_out=config.hold_out,
         leave_out=config.leave_out,
+        init_from=config.init_from,
         evaluate_views=config.schedule.evaluate_views,
         # With the recorded horizons a run repeats whatever limited it: steps, seconds or a signal.
         replay=Replay(step, tuple(h for h in manifest.horizons if h[0] <= step), manifest.rollbacks),

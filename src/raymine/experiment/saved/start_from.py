@@ -68,6 +68,10 @@ def find_start(request: TrainRequest, scene: Scene, stored: RunConfig | None) ->
     """The run that `request` starts from, or None. A resumed run keeps what it recorded: the other may have gone on."""
     if request.init_from is None:
         return None
+    if isinstance(request.init_from, InitFrom):
+        # A run is repeated: its recipe has the field that it was trained with.
+        assert isinstance(request.recipe, TrainConfig)
+        return Start(request.init_from, request.recipe_name, request.recipe.field)
     folder = expanded(request.init_from).resolve()
     if stored is not None and stored.init_from is not None and stored.init_from.run == str(folder):
         return Start(stored.init_from, stored.recipe, stored.train.field)
@@ -81,14 +85,14 @@ def find_start(request: TrainRequest, scene: Scene, stored: RunConfig | None) ->
     if latest is None:
         raise RunError(f"{asked}: that run has no checkpoint yet.", hint="Wait until it has one, or name another run.")
     warnings = [f"{problem} Using step {latest.checkpoint.step}." for problem in latest.problems]
-    warnings += _world_warnings(request, scene, run, config)
+    warnings += _world_warnings(request, folder, scene, run, config)
     found = latest.checkpoint
     init = InitFrom(str(folder), found.step, _digest(found.path))
     notes = (f"Start: the parameters of {folder.name} at step {found.step} (recipe {config.recipe}).",)
     return Start(init, config.recipe, config.train.field, found, notes, tuple(warnings))
 
 
-def _world_warnings(request: TrainRequest, scene: Scene, run: RunDir, config: RunConfig) -> list[str]:
+def _world_warnings(request: TrainRequest, folder: Path, scene: Scene, run: RunDir, config: RunConfig) -> list[str]:
     """Warnings about another scene in the same world. `ConfigError` if its world is another one."""
     digest = run.read_manifest().scene_digest
     if scene.downscale == config.downscale:
@@ -97,7 +101,7 @@ def _world_warnings(request: TrainRequest, scene: Scene, run: RunDir, config: Ru
         same = load_scene(request.scene, downscale=config.downscale)
     if scene_digest(same) == digest:
         return []
-    asked = option(_OPTION, request.init_from)
+    asked = option(_OPTION, folder)
     try:
         theirs = load_scene(config.scene, downscale=config.downscale)
     except SceneError as error:
@@ -112,7 +116,7 @@ def _world_warnings(request: TrainRequest, scene: Scene, run: RunDir, config: Ru
             "differ, so its field would lie elsewhere in this scene.",
             hint=f"Start from a run of this scene with the same images and poses; {option('downscale')} may differ.",
         )
-    return [f"{request.init_from} was trained on another scene ({config.scene}) in a world of the same scale."]
+    return [f"{folder} was trained on another scene ({config.scene}) in a world of the same scale."]
 
 
 def _same_world(one: Scene, other: Scene) -> bool:
