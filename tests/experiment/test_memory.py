@@ -111,6 +111,15 @@ def test_smaller_images_of_a_progressive_run_share_the_memory(gpu: SimpleNamespa
     assert shared == alone // 3
 
 
+def test_processes_on_one_device_plan_with_their_part_of_its_memory(gpu: SimpleNamespace) -> None:
+    gpu.free = 32 * GIB
+    assert place_images(CONFIG, PHOTOS, False, SCENE.bounds, CUDA).memory is None
+    shared = place_images(CONFIG, PHOTOS, False, SCENE.bounds, CUDA, sharing=4)
+    gpu.free = 8 * GIB
+    assert shared.memory == place_images(CONFIG, PHOTOS, False, SCENE.bounds, CUDA).memory
+    assert shared.memory is not None
+
+
 def test_resumed_run_keeps_what_was_decided(gpu: SimpleNamespace) -> None:
     gpu.free = 8 * GIB
     assert place_images(CONFIG, PHOTOS, False, SCENE.bounds, CUDA, decided=True).memory is None

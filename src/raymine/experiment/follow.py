@@ -27,8 +27,7 @@ def follow(request: TrainRequest, ranks: Ranks) -> int:
     watch = Stopwatch()
     with contextlib.ExitStack() as stack, errors_told(ranks), _deaf_to_signals():
         _, stored_json = together(ranks, lambda: limit_memory(request, stack))
-        stored = _config_of(request, stored_json)
-        prepared, _ = together(ranks, lambda: prepare(request, stored), facts_of)
+        prepared, _ = together(ranks, lambda: prepare(request, _config_of(request, stored_json), ranks=ranks), facts_of)
         stack.enter_context(run_threads(request, prepared, None))
         work, _ = together(
             ranks,

@@ -73,14 +73,11 @@ def available_bytes(device: torch.device) -> int:
 
 
 @contextlib.contextmanager
-def memory_limit(device: torch.device, limit: int | None) -> Iterator[None]:
+def memory_limit(device: torch.device, limit: int) -> Iterator[None]:
     """Within the block this process takes at most `limit` bytes of a CUDA device: torch refuses to allocate more.
 
-    None for no limit. `ConfigError` for a limit on a CPU, or one that is too small for anything.
+    `ConfigError` for a limit on a CPU, or one that is too small for anything.
     """
-    if limit is None:
-        yield
-        return
     if device.type != "cuda":
         raise ConfigError(
             f"{option('gpu_memory')} limits the memory of a GPU, and this run trains on the CPU.", hint="Leave it out."
@@ -117,11 +114,19 @@ class ImagePlace:
 
 
 def place_images(
-    config: TrainConfig, sizes: np.ndarray, masked: bool, bounds: Bounds, device: torch.device, *, decided: bool = False
+    config: TrainConfig,
+    sizes: np.ndarray,
+    masked: bool,
+    bounds: Bounds,
+    device: torch.device,
+    *,
+    decided: bool = False,
+    sharing: int = 1,
 ) -> ImagePlace:
     """Decide whether all images, sizes [I, 2], are on the device at once, or how many bytes of them at a time.
 
-    decided: the config says it, as that of a resumed run does, which has to draw what it would have drawn.
+    decided: the config says it, as that of a resumed run does, which has to draw what it would have drawn. sharing:
+    processes of the run that share the free memory of this device.
     """
     if not draws_on_device(config, device.type):
         return ImagePlace(config.image_memory)
@@ -130,7 +135,7 @@ def place_images(
     factors = [1] if config.progressive is None else [1, *config.progressive.factors]
     factors += [1] if config.fade is not None else []
     whole = sum(needed // factor**2 for factor in factors)
-    free, working = available_bytes(device), estimate_bytes(config, bounds, device.type)
+    free, working = available_bytes(device) // sharing, estimate_bytes(config, bounds, device.type)
     room = free - working - _SPARE - math.floor(_SPARE_SHARE * free)
     memory = config.image_memory
     if memory is None and not decided and whole > room:

@@ -23,6 +23,7 @@ from raymine.scenes.depth import DepthMaps
 from raymine.scenes.load import BUILTIN
 from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
+from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.step.precision import amp_problem
 
 from .memory import ImagePlace, place_images
@@ -95,8 +96,11 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
-    """Load the scene and build the config. If the request has no limit, that of `stored`, a resumed run, is used."""
+def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ranks = SOLO) -> Prepared:
+    """Load the scene and build the config. If the request has no limit, that of `stored`, a resumed run, is used.
+
+    ranks: the processes that train together.
+    """
     device = resolve_device(request.device)
     if request.recipe != recipes.AUTO:
         recipes.find(request.recipe)
@@ -153,7 +157,8 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
         told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
         scene = replace(scene, decisions=(*scene.decisions, told))
     scene = replace(scene, warnings=(*scene.warnings, *fitting_warnings(train, scene, trained)))
-    placed = _place_images(train, scene, trained, device, decided=stored is not None)
+    decided = stored is not None or request.replay is not None
+    placed = _place_images(train, scene, trained, device, decided=decided, sharing=ranks.sharing(device))
     train = replace(train, image_memory=placed.memory)
     if placed.sentence:
         scene = _told(scene, (placed.sentence,))
@@ -176,12 +181,12 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None) -> Prepared:
 
 
 def _place_images(
-    train: TrainConfig, scene: Scene, frames: Sequence[int], device: torch.device, *, decided: bool
+    train: TrainConfig, scene: Scene, frames: Sequence[int], device: torch.device, *, decided: bool, sharing: int
 ) -> ImagePlace:
     cameras = [scene.cameras[scene.frames[i].camera] for i in frames]
     sizes = np.array([(camera.height, camera.width) for camera in cameras], np.int64)
     masked = any(scene.frames[i].mask is not None for i in frames)
-    return place_images(train, sizes, masked, scene.bounds, device, decided=decided)
+    return place_images(train, sizes, masked, scene.bounds, device, decided=decided, sharing=sharing)
 
 
 def _told(scene: Scene, notes: tuple[str, ...], warnings: tuple[str, ...] = ()) -> Scene:

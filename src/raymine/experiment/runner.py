@@ -95,11 +95,11 @@ def train(
         if opened is not None:
             run, stored = opened
             with watch.stage("scene"):
-                prepared, _ = together(ranks, lambda: _prepare_again(request, run, stored), facts_of)
+                prepared, _ = together(ranks, lambda: _prepare_again(request, run, stored, ranks), facts_of)
             recorded = None if ranks.active else run.read_manifest().environment.threads
         else:
             with watch.stage("scene"):
-                prepared, _ = together(ranks, lambda: prepare(request), facts_of)
+                prepared, _ = together(ranks, lambda: prepare(request, ranks=ranks), facts_of)
             recorded = None
         told = stack.enter_context(run_threads(request, prepared, recorded))
         begun = opened is not None and bool(checkpoint.list_steps(opened[0].checkpoints))
@@ -145,8 +145,8 @@ def _shown(opened: tuple[RunDir, RunConfig] | None) -> JSON:
     return None if opened is None else opened[1].to_json()
 
 
-def _prepare_again(request: TrainRequest, run: RunDir, stored: RunConfig) -> Prepared:
-    prepared = prepare(request, stored)
+def _prepare_again(request: TrainRequest, run: RunDir, stored: RunConfig, ranks: Ranks) -> Prepared:
+    prepared = prepare(request, stored, ranks=ranks)
     _require_same_run(run, prepared, stored)
     return prepared
 

@@ -67,19 +67,39 @@ def together(
     except RaymineError as error:
         own = error
         told = told._replace(problem=(error.message, error.hint, error.exit_code))
-    outcomes: list[_Outcome] = ranks.gather_objects(told)
-    for rank, outcome in enumerate(outcomes):
-        if outcome.problem is not None:
-            message, hint, code = outcome.problem
-            if not ranks.leads:
-                raise EndedByLeaderError(code)
-            if own is not None:
-                raise own
-            failed = RaymineError(f"Rank {rank} on {outcome.host}: {message}", hint=hint)
-            failed.exit_code = code
-            raise failed
+    outcomes = _outcomes(ranks, told, own)
+    rank = _failed(outcomes)
+    if rank is not None:
+        message, hint, code = outcomes[rank].problem or ("", "", 1)
+        if not ranks.leads:
+            raise EndedByLeaderError(code)
+        if own is not None and rank == ranks.rank:
+            raise own
+        failed = RaymineError(f"Rank {rank} on {outcomes[rank].host}: {message}", hint=hint)
+        failed.exit_code = code
+        raise failed
     _require_agreement(ranks, outcomes)
     return result, outcomes[0].shared
+
+
+def _outcomes(ranks: Ranks, told: _Outcome, own: RaymineError | None) -> list[_Outcome]:
+    """What every rank tells. own: the error of this rank, which is raised if another one is gone."""
+    while True:
+        try:
+            found = ranks.gather_objects(told)
+        except PeerLostError:
+            if own is not None:
+                raise own from None
+            raise
+        # A rank that was in `Ranks.meet` when another one failed learns it there, and tells its own outcome next.
+        if all(outcome is not None for outcome in found):
+            return found
+
+
+def _failed(outcomes: Sequence[_Outcome]) -> int | None:
+    """The first rank that failed, or None. One that failed since it waited for another in vain comes last."""
+    failed = [(out.problem[2] == PeerLostError.exit_code, rank) for rank, out in enumerate(outcomes) if out.problem]
+    return min(failed)[1] if failed else None
 
 
 def _require_agreement(ranks: Ranks, outcomes: Sequence[_Outcome]) -> None:
@@ -120,6 +140,7 @@ class Leader:
     def __init__(self, ranks: Ranks, state: TrainState, engine: Engine) -> None:
         self._ranks, self._state, self._engine = ranks, state, engine
         self._sent = -1
+        self._stepping = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self.exit_code = 0
@@ -130,12 +151,15 @@ class Leader:
             return self._engine.advance(steps)
         state = self._state
         with self._lock:
+            self._stepping = True
             if state.restore_count != self._sent:
                 self._send(RESTORE)
                 send_state(self._ranks, state)
                 self._sent = state.restore_count
             self._send(ADVANCE, steps)
-            return self._engine.advance(steps)
+            reports = self._engine.advance(steps)
+            self._stepping = False
+            return reports
 
     def _send(self, command: int, steps: int = 0) -> None:
         self._ranks.broadcast_numbers([command, steps, self._state.step, self._state.horizon, self.exit_code])
@@ -154,7 +178,8 @@ class Leader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         self._ended.set()
-        if not self._ranks.active or isinstance(error, PeerLostError):
+        # Others that are in the middle of a step take no command. They notice that this process has ended.
+        if not self._ranks.active or self._stepping or isinstance(error, PeerLostError):
             return
         if error is not None:
             self.exit_code = error.exit_code if isinstance(error, RaymineError) else 1
@@ -196,9 +221,7 @@ def errors_told(ranks: Ranks) -> Iterator[None]:
     """Prefix an error of a rank other than 0 with its rank, since several processes write to one terminal."""
     try:
         yield
-    except PeerLostError:
-        raise
-    except EndedByLeaderError:
+    except (PeerLostError, EndedByLeaderError):
         raise
     except RaymineError as error:
         if ranks.leads:

@@ -163,7 +163,9 @@ class TrainState:
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(tensors[name])
-        self.step, self.horizon, self.rays = int(scalars["step"]), int(scalars["horizon"]), int(scalars["rays"])
+        self.step, self.horizon = int(scalars["step"]), int(scalars["horizon"])
+        # Every rank has a ray, also if fewer of them made the checkpoint.
+        self.rays = max(int(scalars["rays"]), self.ranks.world)
         for name, part in self.parts.items():
             part.restored({key: scalars[f"{name}.{key}"] for key in part.scalars()})
         if self.average is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from raymine.step.distributed.meeting import Place
-from raymine.step.distributed.ranks import SOLO, Ranks
+from raymine.step.distributed.ranks import SOLO, Groups, Ranks
 from support.rank_steps import CASES, Seen, launch
 
 pytestmark = pytest.mark.timeout(1800)
@@ -52,4 +55,30 @@ def test_slices_of_all_ranks_cover_every_ray_once() -> None:
     for rays in (3, 7, 64):
         slices = [Ranks(Place(rank, 3, rank, 3)).slice_of(rays) for rank in range(3)]
         assert [ray for part in slices for ray in range(part.start, part.stop)] == list(range(rays))
-    assert SOLO.slice_of(5).whole
+    assert SOLO.slice_of(5) == (0, 5, 5)
+
+
+def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: Any = Groups(setup="setup", control="gloo", data="nccl")  # type: ignore[arg-type]
+    monkeypatch.setattr(dist, "get_backend", lambda group: group)
+    used = []
+
+    def noted(*given: Any, group: Any) -> None:
+        used.append((group, next(value for value in given if isinstance(value, torch.Tensor)).device.type))
+
+    for name in ("broadcast", "all_reduce", "all_gather"):
+        monkeypatch.setattr(dist, name, noted)
+    ranks = Ranks(Place(0, 1, 0, 1), groups)
+    for device in ("cpu", "meta"):
+        ranks.broadcast(torch.zeros(3, device=device))
+        ranks.sum(torch.zeros(3, device=device))
+        ranks.sum_rows(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, device=device), [2])
+    assert used == [("gloo", "cpu")] * 4 + [("nccl", "meta")] * 4
+
+
+def test_no_rows_of_any_rank_are_not_sent() -> None:
+    groups: Any = Groups(setup="setup", control="gloo", data="gloo")  # type: ignore[arg-type]
+    ranks = Ranks()
+    ranks._groups, ranks.active = groups, True
+    rows, values = ranks.sum_rows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), [0])
+    assert (rows.shape, values.shape) == ((0,), (0, 3))

@@ -24,6 +24,9 @@ MOST = 4
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals by which a user ends a process. Others mean that it was lost."""
 
+_SAVING = 600
+"""Seconds that processes have to end an evaluation and to save after Ctrl-C, before they are killed."""
+
 
 def launch(count: int, gpus: bool, restarts: int) -> int:
     """Start this command `count` times on this machine, as torchrun would, and return the exit code of the run.
@@ -31,7 +34,7 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     gpus: every process needs a GPU of its own. restarts: how often all processes are started again after one was
     killed, or did not answer. They continue the run from its last checkpoint. `PeerLostError` after more losses.
     """
-    _require(count, gpus, restarts)
+    _require(count, gpus)
     quieten()
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -39,6 +42,8 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
     from raymine.step.distributed.meeting import loopback_store
     from raymine.step.distributed.ranks import PeerLostError
 
+    # Torch reads it since 2.11; before, it waits for 30 seconds.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVING))
     # The numbers of threads of torch and Numba: processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
     os.environ[LAUNCHED] = str(os.getpid())
@@ -70,7 +75,7 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def _require(count: int, gpus: bool, restarts: int) -> None:
+def _require(count: int, gpus: bool) -> None:
     if count < 1:
         raise ConfigError(f"{'--gpus' if gpus else '--processes'} must be at least 1, got {count}.")
     if not gpus and count > MOST * (os.cpu_count() or 1):
@@ -78,8 +83,6 @@ def _require(count: int, gpus: bool, restarts: int) -> None:
             f"--processes {count}: this machine has {os.cpu_count()} cores.",
             hint=f"Start at most {MOST} processes for each core; one for each is already much.",
         )
-    if restarts < 0:
-        raise ConfigError(f"--max-restarts must be 0 or more, got {restarts}.")
     if not gpus:
         return
     import torch

@@ -55,6 +55,7 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     """Take part in the run that the launcher describes. lead: what rank 0 does. Returns the exit code."""
     import torch
 
+    from raymine.kernels import dispatch
     from raymine.step.distributed.ranks import PeerLostError, join, leave
 
     place = _place()
@@ -65,6 +66,8 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
         end_with(int(launcher))
     _choose_interface(place)
     device = torch.device("cpu")
+    if request.device == "auto" and dispatch.triton_problem():
+        request = replace(request, device="cpu")
     if request.device != "cpu" and torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -72,10 +75,13 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     ranks = join(place, device, timeout)
     refused = ranks.notes.read(ranks.notes.REFUSED)
     code = int(refused) if refused is not None else _take_part(request, ranks, lead)
-    if code == 0:
+    if code == 0 and ranks.backend != "nccl":
         leave()
         return 0
-    if not ranks.leads and code != PeerLostError.exit_code:
+    if code == 0:
+        # NCCL waits in its teardown for graphs that hold its kernels, which live until the next garbage collection.
+        ranks.meet()
+    elif not ranks.leads and code != PeerLostError.exit_code:
         ranks.outlast_leader()
     _skip_teardown(code)
     return code

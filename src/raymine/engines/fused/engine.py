@@ -45,13 +45,15 @@ class FusedEngine:
         """
         trainer, sampler = self.trainer, self.trainer.sampler
         trainer.ranks.silent = True
-        with compiling():
-            trainer.run_stages()
-            sampler.swept = True  # before the first sweep every cell counts as occupied, and `mark` does not run
-            for everything in (True, False):
-                trainer.grid.update(trainer.model, everything)
+        try:
+            with compiling():
+                trainer.run_stages()
+                sampler.swept = True  # before the first sweep every cell counts as occupied, and `mark` does not run
+                for everything in (True, False):
+                    trainer.grid.update(trainer.model, everything)
+        finally:
+            trainer.ranks.silent = False
         sampler.swept = False
-        trainer.ranks.silent = False
 
     def warm_up(self) -> None:
         """See `Engine`. Kernels are first compiled in parallel; then a few steps load them and capture the graph."""

@@ -14,6 +14,7 @@ import errno
 import itertools
 import os
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -46,17 +47,12 @@ class Slice(NamedTuple):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    @property
-    def whole(self) -> bool:
-        """Whether these are all rays."""
-        return len(self) == self.total
-
 
 class Groups(NamedTuple):
     """The processes of a run as torch.distributed knows them.
 
-    setup: a gloo group that waits long. control: a gloo group for numbers on the host. data: the group for tensors, of
-    NCCL or gloo; gloo is given copies on the host.
+    setup: a gloo group that waits long. control: a gloo group for what is on the host. data: the group for tensors on
+    a device, of NCCL or gloo; gloo is given copies on the host.
     """
 
     setup: dist.ProcessGroup
@@ -94,6 +90,12 @@ class Ranks:
         """What tensors are sent by: `nccl` or `gloo`; empty for a process on its own."""
         return "" if self._groups is None else str(dist.get_backend(self._groups.data))
 
+    def sharing(self, device: torch.device) -> int:
+        """How many processes of this machine use a device like this one together."""
+        if not self.active or device.type != "cuda":
+            return 1
+        return -(-self.place.local_world // max(1, torch.cuda.device_count()))
+
     def slice_of(self, rays: int) -> Slice:
         """The rays of this rank, of `rays` rays."""
         return Slice(rays * self.rank // self.world, rays * (self.rank + 1) // self.world, rays)
@@ -112,7 +114,7 @@ class Ranks:
             return
         sent = self._sent(values)
         with self._answering():
-            dist.all_reduce(sent, group=self._group.data)
+            dist.all_reduce(sent, group=self._group_for(sent))
         if sent is not values:
             values.copy_(sent)
 
@@ -148,7 +150,7 @@ class Ranks:
         """The values of rank 0, on every rank."""
         sent = self._sent(values.detach().clone())
         with self._answering():
-            dist.broadcast(sent, 0, group=self._group.data)
+            dist.broadcast(sent, 0, group=self._group_for(sent))
         return sent.to(values.device)
 
     def broadcast_numbers(self, own: Sequence[int]) -> list[int]:
@@ -168,14 +170,14 @@ class Ranks:
     def gather_objects(self, own: Any) -> list[Any]:
         """An object of every rank that can be pickled, by rank. Waits long: ranks need not be equally quick."""
         found: list[Any] = [None] * self.world
-        with self._answering():
+        with self._answering(SETUP_SECONDS):
             dist.all_gather_object(found, own, group=self._group.setup)
         return found
 
     def meet(self) -> None:
-        """Wait, long, until all ranks are here."""
-        if self.active:
-            self.gather_objects(None)
+        """Wait, long, until all ranks are here. `PeerLostError` if one of them has failed and told that instead."""
+        if self.active and any(told is not None for told in self.gather_objects(None)):
+            raise PeerLostError(f"Another process of this run failed (rank {self.rank} of {self.world} waited for it).")
 
     def outlast_leader(self) -> None:
         """Wait until rank 0 has ended. A launcher that sees another rank fail first would cut its last words off."""
@@ -184,12 +186,14 @@ class Ranks:
 
     def _rows(self, values: Tensor, counts: Sequence[int]) -> Tensor:
         most = max(counts)
+        if most == 0:
+            return values.detach()
         padded = values.new_zeros(most, *values.shape[1:])
         padded[: len(values)] = values.detach()
         sent = self._sent(padded)
         found = [torch.empty_like(sent) for _ in counts]
         with self._answering():
-            dist.all_gather(found, sent, group=self._group.data)
+            dist.all_gather(found, sent, group=self._group_for(sent))
         parts = [part[:count] for part, count in zip(found, counts, strict=True)]
         return torch.cat(parts).to(values.device)
 
@@ -198,26 +202,30 @@ class Ranks:
         values = values.contiguous()
         return values.cpu() if self._on_host else values
 
+    def _group_for(self, sent: Tensor) -> dist.ProcessGroup:
+        """The group that takes these values. NCCL takes none on the host, where some of a state are."""
+        return self._group.control if sent.device.type == "cpu" else self._group.data
+
     @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Turn the errors of torch.distributed about peers into `PeerLostError`."""
+    def _answering(self, seconds: float | None = None) -> Iterator[None]:
+        """Turn the errors of torch.distributed about peers into `PeerLostError`. seconds: `timeout` if None."""
         try:
             yield
         except RuntimeError as error:
+            within = self.timeout if seconds is None else seconds
             raise PeerLostError(
-                f"Another process of this run has ended, or did not answer within {self.timeout:g} s (rank {self.rank} "
+                f"Another process of this run has ended, or did not answer within {within:g} s (rank {self.rank} "
                 f"of {self.world} waited for it: {_first_sentence(error)}).",
-                hint=f"Its last checkpoint is intact. Continue it with {option('resume', True)}, with any number of "
+                hint=f"If the run has a checkpoint, continue it with {option('resume', True)}, with any number of "
                 "processes.",
             ) from error
 
 
-SOLO = Ranks()
-"""A process on its own."""
-
 SETUP_SECONDS = 1800.0
 """How long ranks wait for each other while scenes are read and kernels are compiled: some need longer than others."""
 
+SOLO = Ranks()
+"""A process on its own."""
 
 JOIN_SECONDS = 120.0
 """How long ranks wait for each other to start, at least: a busy machine takes long to import torch."""
@@ -237,21 +245,36 @@ def join(place: Place, device: torch.device, timeout: float) -> Ranks:
         dist.init_process_group(
             "gloo", store=own_store, rank=place.rank, world_size=place.world, timeout=timedelta(seconds=limit)
         )
+        groups = _groups(device, place.world, timeout)
     except RuntimeError as error:
         raise ConfigError(
             f"Rank {place.rank} of {place.world} could not connect to the others ({_first_sentence(error)}).",
             hint="Start as many processes as the world size says. If a machine has several networks, name the one to "
             "use in GLOO_SOCKET_IFNAME, such as eth0.",
         ) from error
-    own_gpu = device.type == "cuda" and place.local_world <= torch.cuda.device_count() and dist.is_nccl_available()
-    found: list[bool | None] = [None] * place.world
-    dist.all_gather_object(found, own_gpu)
+    return Ranks(place, groups, timeout, Notes(store))
+
+
+def _groups(device: torch.device, world: int, timeout: float) -> Groups:
+    """The groups of all ranks, with NCCL for tensors where no two ranks have the same GPU."""
+    found: list[str | None] = [None] * world
+    dist.all_gather_object(found, _gpu(device))
     setup = dist.new_group(backend="gloo", timeout=timedelta(seconds=SETUP_SECONDS))
     control = data = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    if all(found):
+    if all(found) and len(set(found)) == world:
         torch.cuda.set_device(device)
         data = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
-    return Ranks(place, Groups(setup, control, data), timeout, Notes(store))
+    return Groups(setup, control, data)
+
+
+def _gpu(device: torch.device) -> str:
+    """Which GPU a rank has, in the world; empty without one, or without NCCL."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return ""
+    found = torch.cuda.get_device_properties(device)
+    return (
+        str(getattr(found, "uuid", "")) or f"{socket.gethostname()}/{device}/{os.environ.get('CUDA_VISIBLE_DEVICES')}"
+    )
 
 
 def _store(place: Place, limit: float) -> dist.Store:

@@ -84,6 +84,8 @@ def _own(ranks: Ranks, optimiser: Optimiser, name: str, parameter: nn.Parameter)
         return _Own(name, parameter, _NONE, 0)
     if not group.sparse:
         return _Own(name, parameter, _WHOLE, 0)
+    if grad.is_sparse and not grad.is_coalesced():
+        grad = parameter.grad = grad.coalesce()
     searched = ranks.backend == "gloo" and ranks.world > 1
     if not grad.is_sparse and searched and grad.ndim == 2 and optimiser.config.decay * group.decay == 0:
         touched = (grad != 0).any(1).nonzero()[:, 0]
@@ -102,7 +104,10 @@ def _summed_rows(ranks: Ranks, own: _Own, counts: list[int]) -> Tensor:
         rows, values = grad._indices()[0], grad._values()
     rows, values = ranks.sum_rows(rows, values, counts)
     distinct, place = rows.unique(return_inverse=True)
-    summed = values.new_zeros(len(distinct), *values.shape[1:]).index_add_(0, place, values)
+    summed = values.new_zeros(len(distinct), *values.shape[1:])
+    # Rank by rank: a row occurs once in each, so no sum depends on the order of additions, which differs on CUDA.
+    for part, at in zip(values.split(counts), place.split(counts), strict=True):
+        summed.index_add_(0, at, part)
     return _sparse(distinct, summed, parameter.shape)
 
 
