@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ import torch
 from raymine.contracts import Bounds, FadesLevels, FieldInput, Rays
 from raymine.errors import ConfigError
 from raymine.fields import HashField, HashFieldConfig
+from raymine.fields.dynamic_field import DynamicField, DynamicFieldConfig
 from raymine.fields.levels import level_weights
 from raymine.fields.mlp_field import MlpField, MlpFieldConfig
+from raymine.fields.plane_field import PlaneField, PlaneFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.kernels.packed import Samples
 
@@ -98,6 +101,27 @@ def test_open_levels_leave_the_field_as_it_was() -> None:
     field.fade_levels(1.0)
     assert torch.equal(field.forward(query()).density, before.density)
     assert "_fading" not in field.state_dict()
+
+
+FADING: dict[str, Callable[[], FadesLevels]] = {
+    "hash": hash_field,
+    "mlp": lambda: MlpField(MlpFieldConfig(depth=2, width=32, skip=0), Bounds()),
+    "planes": lambda: PlaneField(PlaneFieldConfig(resolutions=(4, 8), features=4, width=16), Bounds()),
+    "dynamic": lambda: DynamicField(DynamicFieldConfig(SPEC, width=16), Bounds()),
+}
+
+
+@pytest.mark.parametrize("build", FADING.values(), ids=FADING)
+def test_weights_of_levels_stay_where_they_are(build: Callable[[], FadesLevels]) -> None:
+    """A CUDA graph reads them in the memory where they were when it was captured."""
+    field, places, sums = build(), set(), []
+    for share in (0.25, 0.75, 1.0, 0.5):
+        field.fade_levels(share)
+        weights = field._fading  # type: ignore[attr-defined]
+        places.add(weights.data_ptr())
+        sums.append(float(weights.mean()))
+    assert len(places) == 1
+    assert sums[0] < sums[3] < sums[1] < sums[2] == 1.0
 
 
 def test_mlp_fades_its_frequencies() -> None:

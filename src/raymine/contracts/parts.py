@@ -166,7 +166,8 @@ class FadesLevels(Protocol):
         """Use this share, in 0..1, of the levels, from the coarsest on; 1 is the field as it is without fading.
 
         The last one of them may be used in part (`fields.levels.level_weights`). This changes no parameter and is not
-        saved: callers set it again after the field was restored.
+        saved: callers set it again after the field was restored. Weights that exist are changed in place, because a
+        CUDA graph reads them where they were when it was captured (`fields.levels.in_place`).
         """
         ...
 

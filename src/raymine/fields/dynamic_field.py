@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory
 from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
-from raymine.fields.levels import level_weights
+from raymine.fields.levels import in_place, level_weights
 from raymine.fields.motion import Motion, MotionConfig
 from raymine.fields.networks import colour_network
 from raymine.kernels.activations import NGP
@@ -92,7 +92,8 @@ class DynamicField(nn.Module):
     def fade_levels(self, share: float) -> None:
         """See `contracts.FadesLevels`: levels are those of the canonical hash grid."""
         weights = level_weights(self.config.grid.levels, share, self.table.device)
-        self._fading = None if weights is None else weights.repeat_interleave(self.config.grid.features)
+        rows = None if weights is None else weights.repeat_interleave(self.config.grid.features)
+        self._fading = in_place(self._fading, rows)
 
     def groups(self) -> list[Group]:
         """The table, which is sparse and has no weight decay; the networks; the network of motion and its tables."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory
 from raymine.errors import ConfigError, require_finite
 from raymine.fields.initial import xavier
-from raymine.fields.levels import level_weights
+from raymine.fields.levels import in_place, level_weights
 from raymine.fields.networks import colour_network
 from raymine.kernels.activations import NGP
 from raymine.kernels.ngp_step.op import WIDTH, Box, to_unit_cube
@@ -131,7 +131,8 @@ class PlaneField(nn.Module):
         """See `contracts.FadesLevels`: levels are the resolutions."""
         weights = level_weights(len(self.config.resolutions), share, self.low.device)
         each = self.config.encoded // len(self.config.resolutions)
-        self._fading = None if weights is None else weights.repeat_interleave(each)
+        rows = None if weights is None else weights.repeat_interleave(each)
+        self._fading = in_place(self._fading, rows)
 
     def groups(self) -> list[Group]:
         """Two groups: planes, without weight decay, of which a step touches a part, and the networks."""
