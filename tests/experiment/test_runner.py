@@ -249,6 +249,19 @@ def test_a_static_recipe_trains_a_dynamic_scene_with_a_warning(tmp_path: Path, s
     assert any("the recipe ngp is static" in warning for warning in seen)
 
 
+def test_cuda_device_with_a_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert resolve_device("cuda") == torch.device("cuda")
+    assert not chosen
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ConfigError, match="there are 2 CUDA devices"):
+        resolve_device("cuda:2")
+    assert chosen == [torch.device("cuda:1")]
+
+
 def test_resolve_device_accepts_cpu_and_rejects_unavailable_devices() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="no such device"):

@@ -73,7 +73,11 @@ class LoadedData:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device for "auto", "cpu", "cuda" or "cuda:N"; `ConfigError` if this machine does not have it."""
+    """The device for "auto", "cpu", "cuda" or "cuda:N"; `ConfigError` if this machine does not have it.
+
+    A CUDA device with a number becomes the current one: Triton starts kernels on the current device, wherever their
+    tensors are.
+    """
     if name == "auto":
         name = "cpu" if dispatch.triton_problem() else "cuda"
     asked = option("device", name)
@@ -93,6 +97,8 @@ def resolve_device(name: str) -> torch.device:
             )
         if device.index is not None and device.index >= torch.cuda.device_count():
             raise ConfigError(f"{asked}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0.")
+        if device.index is not None:
+            torch.cuda.set_device(device)
     return device
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,16 +109,19 @@ def render_view(
     shape, n = (camera.height, camera.width), camera.height * camera.width
     # On the CPU, where the pieces of a large picture are put together.
     colour, opacity, depth = (torch.empty(n, *tail) for tail in ((3,), (), ()))
-    for first in range(0, n, piece):
-        if unwanted is not None and unwanted():
-            raise Abandoned
-        span = range(first, min(first + piece, n))
-        rays = rays_for_camera(camera, pose, bounds, time=time, device=device, pixels=span)
-        rays = rays if change is None else change(rays)
-        rendered, at = renderer.render(rays, backdrop), slice(span.start, span.stop)
-        for values, found in ((colour, rendered.colour), (opacity, rendered.opacity)):
-            values[at] = found.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0)
-        depth[at] = rendered.depth.detach().float().nan_to_num(nan=0.0)
+    device = torch.device(device)
+    # Each thread has a current device, which is where Triton starts kernels; viewer and service draw on their own.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        for first in range(0, n, piece):
+            if unwanted is not None and unwanted():
+                raise Abandoned
+            span = range(first, min(first + piece, n))
+            rays = rays_for_camera(camera, pose, bounds, time=time, device=device, pixels=span)
+            rays = rays if change is None else change(rays)
+            rendered, at = renderer.render(rays, backdrop), slice(span.start, span.stop)
+            for values, found in ((colour, rendered.colour), (opacity, rendered.opacity)):
+                values[at] = found.detach().float().nan_to_num(nan=0.0).clamp(0.0, 1.0)
+            depth[at] = rendered.depth.detach().float().nan_to_num(nan=0.0)
     return View(colour.view(*shape, 3).numpy(), opacity.view(shape).numpy(), depth.view(shape).numpy())
 
 
