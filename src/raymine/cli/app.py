@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
 import tyro
 
@@ -36,6 +36,7 @@ from .inputs.check import Check
 from .inputs.ingest import Ingest
 from .inputs.pack import Pack
 from .inputs.recipes import Recipes
+from .leaving import leave
 from .results.evaluate import Evaluate
 from .results.export import Export
 from .results.render import Render
@@ -112,6 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name; None uses `sys.argv`) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return guarded(arguments, lambda: _run(arguments))
+
+
+def run() -> NoReturn:
+    """The program `raymine`: run the command line of this process, and end the process."""
+    leave(main())
 
 
 def guarded(arguments: list[str], action: Callable[[], int]) -> int:
