@@ -9,7 +9,7 @@ import pytest
 
 from raymine.contracts import Bounds
 from raymine.errors import ConfigError, RunError
-from raymine.export.exporting import ExportOptions, export_model, format_of, prepare
+from raymine.export.exporting import ExportOptions, export_model, format_of, options_of_each, prepare
 from support.export_models import TURNED, DistanceField, ball, ball_model, empty_model, hash_model, model_of
 
 
@@ -46,6 +46,38 @@ def test_what_cannot_work_is_refused_before_the_work(
     with pytest.raises(ConfigError, match=words):
         prepare(tmp_path / name, ExportOptions(**options))  # type: ignore[arg-type]
     assert (tmp_path / "there.glb").read_text() == "mine"
+
+
+def test_each_of_several_files_takes_the_options_of_its_format(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.glb", "a.ply", "a.html", "a.safetensors")]
+    asked = ExportOptions("splats", box=(0, 0, 0, 1, 1, 1), faces=500, count=20, loader=True, overwrite=True)
+    plain = ExportOptions(overwrite=True)
+    mesh, splats, page, snapshot = options_of_each(paths, asked)
+    assert mesh == replace(plain, box=asked.box, faces=500)
+    assert splats == replace(plain, format="splats", box=asked.box, count=20)
+    assert page == replace(splats, format=None)
+    assert snapshot == replace(plain, loader=True)
+    both = options_of_each([tmp_path / "b.glb", tmp_path / "b.ply"], ExportOptions("mesh", texture=64))
+    assert [each.texture for each in both] == [64, None]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        (("a.glb", "b.ply"), {}, "may hold mesh, splats or points"),
+        (("a.glb", "b.onnx"), {"format": "splats"}, "splats is written to .ply, not to .glb"),
+        (("a.glb", "b.onnx"), {"count": 3}, "`count` means nothing for any of a.glb, b.onnx"),
+        (("a.glb", "a.glb"), {}, "a.glb is named twice"),
+        (("a.glb", "there.onnx"), {}, "there.onnx exists"),
+        (("a.glb", "b.stl"), {}, ".stl is not a format"),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(
+    tmp_path: Path, names: tuple[str, ...], options: dict[str, object], words: str
+) -> None:
+    (tmp_path / "there.onnx").write_text("mine")
+    with pytest.raises(ConfigError, match=words):
+        options_of_each([tmp_path / name for name in names], ExportOptions(**options))  # type: ignore[arg-type]
 
 
 def test_obj_does_not_replace_a_file_of_its_material(tmp_path: Path) -> None:

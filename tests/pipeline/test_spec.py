@@ -83,6 +83,12 @@ def test_options_of_a_scene_go_over_those_of_the_file(folder: Path) -> None:
         (f"[train]\ndeterministic = 1\n{SCENE}", 2, "[train] `deterministic` must be true or false, got 1"),
         (f'[train]\nmining = ""\n{SCENE}', 2, "the value of --mining is missing or empty"),
         (f'[eval]\npictures = "some"\n{SCENE}', 2, "[eval] --pictures must be all, few or none, got `some`"),
+        (
+            f'[export]\nto = "../a.glb"\n{SCENE}',
+            2,
+            "`to` of [export] must be file names without a folder, got '../a.glb'",
+        ),
+        (f"[export]\nto = [3]\n{SCENE}", 2, "`to` of [export] must be file names"),
         (own('"x", "{runn}"', needs='"train"'), 2, "a word in braces that is not known: 'runn'"),
         (own('"x", "{run}"', needs='"check"'), 2, "Known: name, folder, scene. A stage that needs `train` also"),
         (own('"x", "{}"', needs=""), 2, "a word in braces that is not known"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,18 @@ _OF_SUFFIX: dict[str, tuple[ExportFormat, ...]] = {
     ".onnx": ("onnx",),
 }
 """The formats that a suffix may have. A .ply may be three things, so it needs to be said which."""
+
+
+_SPLATS = ("count", "degree", "refine", "longest", "box")
+_TAKES: dict[ExportFormat, tuple[str, ...]] = {
+    "mesh": ("resolution", "threshold", "faces", "texture", "box"),
+    "splats": _SPLATS,
+    "page": _SPLATS,
+    "points": ("count", "longest", "box"),
+    "snapshot": ("loader",),
+    "onnx": (),
+}
+"""The options of each format, besides those of all."""
 
 
 @dataclass(frozen=True)
@@ -122,29 +135,46 @@ def require_target(path: Path, kind: ExportFormat, options: ExportOptions) -> No
 
 def require_sense(kind: ExportFormat, options: ExportOptions) -> None:
     """Raise `ConfigError` for an option that the format does not have."""
-    splats = ("count", "degree", "refine", "longest", "box")
-    known: dict[ExportFormat, tuple[str, ...]] = {
-        "mesh": ("resolution", "threshold", "faces", "texture", "box"),
-        "splats": splats,
-        "page": splats,
-        "points": ("count", "longest", "box"),
-        "snapshot": ("loader",),
-        "onnx": (),
-    }
-    for name in (
-        "resolution",
-        "threshold",
-        "faces",
-        "texture",
-        "count",
-        "degree",
-        "refine",
-        "longest",
-        "box",
-        "loader",
-    ):
-        if getattr(options, name) not in (None, False) and name not in known[kind]:
+    for name in _chosen(options):
+        if name not in _TAKES[kind]:
             raise ConfigError(f"{option(name)} means nothing for the format {kind}.")
+
+
+def _chosen(options: ExportOptions) -> list[str]:
+    """The options that belong to some formats alone and were given."""
+    names = dict.fromkeys(name for each in _TAKES.values() for name in each)
+    return [name for name in names if getattr(options, name) not in (None, False)]
+
+
+def options_of_each(paths: Sequence[Path], options: ExportOptions) -> list[ExportOptions]:
+    """The options for each of several files: each takes those that its format has.
+
+    `format` is for the files whose suffix leaves it open. `ConfigError` for an option that no file takes, for a file
+    that is named twice, and for everything that `prepare` refuses. With one file it takes all options.
+    """
+    if len(paths) == 1:
+        prepare(paths[0], options)
+        return [options]
+    if doubled := [path for path in paths if paths.count(path) > 1]:
+        raise ConfigError(f"{doubled[0]} is named twice in {option('to')}.")
+    opened = [path for path in paths if options.format in _OF_SUFFIX.get(path.suffix.lower(), ())]
+    if options.format is not None and not opened:
+        format_of(paths[0], options)
+    left, found = set(_chosen(options)), []
+    for path in paths:
+        asked = replace(options, format=options.format if path in opened else None)
+        kind = format_of(path, asked)
+        takes = set(_TAKES[kind])
+        if kind == "mesh" and path.suffix.lower() == ".ply":
+            takes.discard("texture")
+        left -= takes
+        unset: dict[str, Any] = {name: False if name == "loader" else None for name in _chosen(options)}
+        own = replace(asked, **{name: value for name, value in unset.items() if name not in takes})
+        prepare(path, own)
+        found.append(own)
+    for name in sorted(left):
+        raise ConfigError(f"{option(name)} means nothing for any of {', '.join(path.name for path in paths)}.")
+    return found
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -131,10 +131,21 @@ def _scene(
         )
     own = {stage: options_of(path, stage, entry[stage]) for stage in STAGES if stage in entry}
     options = {s: {**shared.get(s, {}), **own.get(s, {}), **changes.options.get(s, {})} for s in STAGES}
+    _require_file_names(path, options["export"].get("to", []))
     downscale = changes.downscale or int(number(path, entry, "downscale", 1, 1, 64))
     if "photos" in entry:
         return SceneSpec(name, None, Path(place), downscale, options)
     return SceneSpec(name, place, None, downscale, options)
+
+
+def _require_file_names(path: Path, to: JSON) -> None:
+    """Raise `ConfigError` unless the exported files have names without folders: the pipeline has a folder for them."""
+    for name in to if isinstance(to, list) else [to]:
+        if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\\" in name:
+            raise ConfigError(
+                f"{path}: `to` of [export] must be file names without a folder, got {name!r:.80}.",
+                hint='For instance: to = ["model.glb", "model.safetensors"]',
+            )
 
 
 def _own_stage(path: Path, entry: dict[str, Any], here: Path) -> OwnStage:

@@ -122,9 +122,13 @@ def _scored(site: Site, printed: JSON) -> Result:
     return {**scores, "views": {v["name"]: v["psnr"] for v in printed.get("images", [])}}
 
 
-def _exported(site: Site) -> Path:
-    options = site.scene.options.get("export", {})
-    return site.folder / f"export-{site.key}" / str(options.get("to", "model.safetensors"))
+def _exported(site: Site) -> list[Path]:
+    named = site.scene.options.get("export", {}).get("to", "model.safetensors")
+    return [site.folder / f"export-{site.key}" / str(name) for name in (named if isinstance(named, list) else [named])]
+
+
+def _written(site: Site, printed: JSON) -> Result:
+    return {"files": [str(file) for file in _exported(site)], "digest": [file_digest(file) for file in _exported(site)]}
 
 
 def _rendered(site: Site) -> Path:
@@ -132,8 +136,8 @@ def _rendered(site: Site) -> Path:
 
 
 def _verify(site: Site) -> list[str]:
-    model = site.results.get("export", {}).get("file")
-    return ["verify", str(site.run), *(["--model", str(model)] if str(model).endswith(".safetensors") else [])]
+    snapshots = [file for file in site.results.get("export", {}).get("files", []) if file.endswith(".safetensors")]
+    return ["verify", str(site.run), *(["--model", snapshots[0]] if snapshots else [])]
 
 
 _TABLE = (
@@ -194,11 +198,11 @@ _TABLE = (
     Stage(
         "export",
         needs=("train",),
-        command=lambda site: ["export", str(site.run), "--to", str(_exported(site))],
+        command=lambda site: ["export", str(site.run), *(f"--to={file}" for file in _exported(site))],
         uses=lambda site: site.results["train"]["tensors"],
-        result=lambda site, _: {"file": str(_exported(site)), "digest": file_digest(_exported(site))},
-        products=lambda site: [_exported(site)],
-        leftovers=lambda site: [_exported(site).parent],
+        result=_written,
+        products=_exported,
+        leftovers=lambda site: [site.folder / f"export-{site.key}"],
     ),
     Stage(
         "verify",

@@ -20,9 +20,10 @@ def test_export_writes_a_snapshot_and_refuses_to_replace_it(scene: Path, capsys:
     assert main(["export", "r", "--to", "a.safetensors", "--device", "cpu", "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert found["format"] == "snapshot"
-    assert found["files"] == ["a.safetensors"]
-    assert found["checks"]["difference"] < 1e-3
+    (made,) = found["exports"]
+    assert made["format"] == "snapshot"
+    assert made["files"] == ["a.safetensors"]
+    assert made["checks"]["difference"] < 1e-3
     assert "Took " in err
     before = Path("a.safetensors").read_bytes()
     assert main(["export", "r", "--to", "a.safetensors"]) == 2
@@ -36,6 +37,23 @@ def test_export_writes_a_snapshot_and_refuses_to_replace_it(scene: Path, capsys:
         raymine.load("r", device="cpu").export("a.onnx")
 
 
+def test_export_to_several_files_loads_the_run_once(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("r"), steps=20))
+    asked = ["--to", "a.safetensors", "--to", "a.onnx", "--loader", "--device", "cpu"]
+    assert main(["export", "r", *asked, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [made["files"] for made in json.loads(out)["exports"]] == [
+        ["a.safetensors", "snapshot_loader.py"],
+        ["a.onnx"],
+    ]
+    assert "a.safetensors:" in err
+    assert "a.onnx:" in err
+    Path("a.safetensors").unlink()
+    assert main(["export", "r", *asked]) == 2
+    assert "snapshot_loader.py exists" in capsys.readouterr().err
+    assert not Path("a.safetensors").exists(), "every file is checked before the first is written"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -44,6 +62,8 @@ def test_export_writes_a_snapshot_and_refuses_to_replace_it(scene: Path, capsys:
         (["--to", "a.glb", "--faces", "1"], 2, "--faces must be between"),
         (["--to", "a.glb", "--box", "0,0,0,1,1"], 2, "--box must be six numbers"),
         (["--to", "a.glb", "--time", "2"], 2, "--time must be in 0 to 1"),
+        (["--to", "a.glb", "--to", "a.glb"], 2, "a.glb is named twice in --to"),
+        (["--to", "a.glb", "--to", "a.onnx", "--count", "5"], 2, "--count means nothing for any of a.glb, a.onnx"),
         (["--to", "a.glb"], 4, "has no checkpoint yet"),
     ],
 )

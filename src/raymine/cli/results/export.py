@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -15,6 +15,9 @@ from raymine.errors import ConfigError
 
 from .. import output
 from ..imports import find_own_modules
+
+if TYPE_CHECKING:
+    from raymine.export.exporting import ExportReport
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,9 @@ class Export:
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
-    to: Path | None = None
-    """The file to write; its suffix says the format."""
+    to: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """The file to write; its suffix says the format. Repeat it for more files: each takes the options that its format
+    has."""
     format: Literal["mesh", "splats", "points", "page", "snapshot", "onnx"] | None = None
     """The format, where the suffix leaves it open: a .ply holds a mesh, splats or points."""
     world: Literal["scene", "normalised"] = "scene"
@@ -66,9 +70,9 @@ class Export:
 
     def execute(self) -> int:
         started = time.perf_counter()
-        from raymine.export.exporting import ExportOptions, export_model, prepare
+        from raymine.export.exporting import ExportOptions, export_model, options_of_each
 
-        if self.to is None:
+        if not self.to:
             raise ConfigError("--to is missing.", hint="Give the file to write, such as --to model.glb.")
         if not 0 <= self.time <= 1:
             raise ConfigError(f"--time must be in 0 to 1, got {self.time}.")
@@ -87,7 +91,7 @@ class Export:
             self.loader,
             self.overwrite,
         )
-        prepare(self.to, options)
+        each = options_of_each(self.to, options)
         from raymine.experiment import load_run
 
         find_own_modules(self.allow)
@@ -95,22 +99,35 @@ class Export:
         for note in loaded.notes:
             output.warn(note)
         ready = time.perf_counter()
-        with stages() as progress:
-            report = export_model(loaded.exportable(self.time), self.to, options, progress)
+        model = loaded.exportable(self.time)
+        reports: list[ExportReport] = []
+        for path, own in zip(self.to, each, strict=True):
+            if len(self.to) > 1:
+                output.say(f"{path.name}:")
+            with stages() as progress:
+                reports.append(export_model(model, path, own, progress))
+            if not self.json:
+                self._tell(reports[-1])
         ended = time.perf_counter()
         if self.json:
-            found = {"run": self.run, "step": loaded.step, "format": report.format, "world": self.world}
-            numbers = {"size": report.size, "counts": report.counts, "checks": report.checks}
-            output.emit_json({**found, "files": report.files, **numbers, "seconds": ended - started})
-        else:
-            for sentence in report.sentences:
-                output.say(sentence)
-            for file in report.files:
-                output.results().print(str(file), markup=False, soft_wrap=True)
-        size = output.size(report.size)
+            found = {"run": self.run, "step": loaded.step, "world": self.world, "seconds": ended - started}
+            output.emit_json({**found, "exports": [_as_json(report) for report in reports]})
+        size = output.size(sum(report.size for report in reports))
         output.say(f"{size}, in the coordinates of the {'scene' if self.world == 'scene' else 'normalised world'}.")
         output.took(ended - started, {"exporting": ended - ready})
         return 0
+
+    @staticmethod
+    def _tell(report: ExportReport) -> None:
+        for sentence in report.sentences:
+            output.say(sentence)
+        for file in report.files:
+            output.results().print(str(file), markup=False, soft_wrap=True)
+
+
+def _as_json(report: ExportReport) -> dict[str, Any]:
+    numbers = {"size": report.size, "counts": report.counts, "checks": report.checks}
+    return {"format": report.format, "files": report.files, **numbers, "seconds": report.seconds["all"]}
 
 
 def parse_box(text: str | None) -> tuple[float, ...] | None:
