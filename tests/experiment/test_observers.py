@@ -11,7 +11,7 @@ import torch
 from raymine import checkpoint
 from raymine.config import Every, Schedule
 from raymine.contracts import Renderer
-from raymine.experiment import LiveRun, Observers, SilentObserver, load_run, runner, train
+from raymine.experiment import LiveRun, Observers, SilentObserver, load_run, train, work
 from raymine.metrics_log import read_rows
 from raymine.rays import rays_for_camera
 from raymine.scenes import load_scene
@@ -51,7 +51,7 @@ class Watcher(SilentObserver):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Steps at which the engine was asked for a renderer."""
     steps: list[int] = []
-    real = runner.engine_for
+    real = work.engine_for
 
     def counting(state: TrainState, data: TrainData) -> object:
         engine = real(state, data)
@@ -64,7 +64,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(engine, "renderer", renderer)
         return engine
 
-    monkeypatch.setattr(runner, "engine_for", counting)
+    monkeypatch.setattr(work, "engine_for", counting)
     return steps
 
 

@@ -23,8 +23,8 @@ from raymine.experiment import (
     TrainRequest,
     load_run,
     resolve_device,
-    runner,
     train,
+    work,
 )
 from raymine.metrics_log import read_rows
 from raymine.rundir import RunDir, list_runs, summarise_run
@@ -316,4 +316,4 @@ def test_impossible_number_of_threads_is_refused(tmp_path: Path, scene: Path) ->
 )
 def test_only_short_runs_on_cuda_do_not_look_at_training_images(limit: dict, device: str, short: bool) -> None:
     config = RunConfig("builtin", "ngp", TrainConfig(), device=device, **limit)
-    assert runner._too_short_to_judge(config) is short
+    assert work._too_short_to_judge(config) is short

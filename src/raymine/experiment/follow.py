@@ -14,9 +14,9 @@ from raymine.step.distributed.ranks import Ranks
 from .memory import memory_errors
 from .prepare import prepare
 from .request import TrainRequest
-from .runner import limit_memory, make_ready, run_threads, shown_work, warm
 from .several import errors_told, facts_of, obey, together
 from .stopwatch import Stopwatch
+from .work import limit_memory, make_ready, run_threads, shown_work, warm
 
 
 def follow(request: TrainRequest, ranks: Ranks) -> int:

@@ -215,14 +215,15 @@ def test_timing_covers_every_stage_and_does_not_advance_training() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("_fused_anywhere")
-def test_fused_run_renders_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_fused_run_renders_and_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.FusedEngine, "warm_up", lambda _: None)
     scene = write_scene_of_eight(tmp_path / "scene")
     steps = 40 if GPU else 2
 
     def request(out: str, resume: bool = False) -> TrainRequest:
         return TrainRequest(scene, steps=steps, device=DEVICE.type, out=tmp_path / out, resume=resume)
 
-    whole = train(request("whole"), warmup=lambda *_: None)
+    whole = train(request("whole"))
     assert (whole.status, whole.step) == ("finished", steps)
     assert (whole.test_psnr is not None) == GPU
     run = load_run(whole.run, device=DEVICE.type)
@@ -235,7 +236,7 @@ def test_fused_run_renders_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     shutil.copytree(whole.run, tmp_path / "cut")
     for path in (tmp_path / "cut/checkpoints").glob(f"step-{steps:08d}.*"):
         path.unlink()
-    resumed = train(request("cut", resume=True), warmup=lambda *_: None)
+    resumed = train(request("cut", resume=True))
     assert resumed.step == steps
     again = load_run(resumed.run, device=DEVICE.type)
     for name, value in run.state.tensors().items():
