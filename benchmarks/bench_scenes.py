@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("scenes", nargs="+", metavar="SCENE")
     parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0], help="of training; one run for each")
     parser.add_argument("--longest", type=int, default=400, help="longest side of an image in pixels")
-    parser.add_argument("--recipe", default="ngp")
+    parser.add_argument("--recipe", default="auto", help="auto: the one that `raymine train` chooses for the scene")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--runs", type=Path, default=None, help="folder to keep the runs in")
