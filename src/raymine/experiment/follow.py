@@ -26,7 +26,7 @@ def follow(request: TrainRequest, ranks: Ranks) -> int:
     """
     watch = Stopwatch()
     with contextlib.ExitStack() as stack, errors_told(ranks), _deaf_to_signals():
-        _, stored_json = together(ranks, lambda: limit_memory(request, stack))
+        _, stored_json = together(ranks, lambda: limit_memory(request, stack, ranks))
         prepared, _ = together(ranks, lambda: prepare(request, _config_of(request, stored_json), ranks=ranks), facts_of)
         stack.enter_context(run_threads(request, prepared, None))
         work, _ = together(

@@ -30,8 +30,13 @@ CONTEXT = 640 << 20
 """Bytes of device memory left to CUDA and loaded kernels, beside what torch allocates. An allowance, not measured."""
 LEAST_LIMIT = 1 << 30
 """The smallest limit of device memory."""
-_SPARE, _SPARE_SHARE = 256 << 20, 0.1
-"""Device memory that is kept free of images beyond the estimate, in bytes and as a share: for evaluations and gaps."""
+_RENDERING = 320 << 20
+"""Bytes of a renderer's buffers (`engines.fused.renderer`), which the first evaluation of a run allocates."""
+_GAPS = 0.1
+"""Share of the device memory that is kept free of images, for gaps between allocations."""
+
+_RAN_OUT = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""What messages of plain RuntimeErrors say if memory ran out."""
 
 _limits: dict[int, int] = {}
 """Bytes that torch may allocate on a CUDA device, by its index, where there is a limit."""
@@ -56,37 +61,55 @@ def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu", fus
     return sum(part.fixed for part in parts) + batch
 
 
+def beside_bytes(config: TrainConfig, bounds: Bounds) -> int:
+    """Bytes of device memory that a run needs beside its steps, without images: to evaluate, and to save.
+
+    These are the average and the half-precision copies of the parameters (in training and in the renderer), the
+    renderer's buffers, and the copy of the state that a checkpoint is written from. The estimate is rather too high.
+    """
+    fixed = sum(_memory(part, bounds).fixed for part in (config.field, config.sampler))
+    # `fixed` holds four numbers for each parameter: value, gradient and two moments.
+    copies, average, saved = fixed // 8 * 2, fixed // 4, fixed
+    return copies + average + saved + _RENDERING
+
+
 def _memory(config: object, bounds: Bounds) -> Memory:
     """The estimate of a part; zeros if it gives none."""
     return config.memory(bounds) if isinstance(config, EstimatesMemory) else Memory()
 
 
-def available_bytes(device: torch.device) -> int:
-    """Bytes of memory that are free on `device`, within the limit of a container."""
+def available_bytes(device: torch.device, sharing: int = 1) -> int:
+    """Bytes of memory that are free for this process on `device`, within its limit and that of a container.
+
+    sharing: processes of the run that share a CUDA device.
+    """
     if device.type == "cuda":
         taken = torch.cuda.memory_allocated(device)
         # What torch keeps for later allocations counts as free.
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - taken
+        free = (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - taken) // sharing
         limit = _limits.get(_index(device)) if _limits else None
         return int(free) if limit is None else max(0, min(int(free), limit - taken))
     return free_memory()
 
 
 @contextlib.contextmanager
-def memory_limit(device: torch.device, limit: int) -> Iterator[None]:
-    """Within the block this process takes at most `limit` bytes of a CUDA device: torch refuses to allocate more.
+def memory_limit(device: torch.device, limit: int, sharing: int = 1) -> Iterator[None]:
+    """Within the block the run takes at most `limit` bytes of a CUDA device: torch refuses to allocate more.
 
-    `ConfigError` for a limit on a CPU, or one that is too small for anything.
+    sharing: processes of the run that share the device; each takes its part. `ConfigError` for a limit on a CPU, or one
+    that is too small for anything.
     """
     if device.type != "cuda":
         raise ConfigError(
             f"{option('gpu_memory')} limits the memory of a GPU, and this run trains on the CPU.", hint="Leave it out."
         )
-    if limit < LEAST_LIMIT:
+    if limit < LEAST_LIMIT * sharing:
+        each = f" for {sharing} processes on one GPU" if sharing > 1 else ""
         raise ConfigError(
-            f"{option('gpu_memory')} must be at least {size(LEAST_LIMIT)}, got {size(limit)}.",
-            hint=f"CUDA itself takes about {size(CONTEXT)} of it.",
+            f"{option('gpu_memory')} must be at least {size(LEAST_LIMIT * sharing)}{each}, got {size(limit)}.",
+            hint=f"CUDA itself takes about {size(CONTEXT)}{' in each' if each else ' of it'}.",
         )
+    limit //= sharing
     index, total = _index(device), torch.cuda.get_device_properties(device).total_memory
     _limits[index] = limit - CONTEXT
     torch.cuda.set_per_process_memory_fraction(min(1.0, _limits[index] / total), index)
@@ -135,8 +158,10 @@ def place_images(
     factors = [1] if config.progressive is None else [1, *config.progressive.factors]
     factors += [1] if config.fade is not None else []
     whole = sum(needed // factor**2 for factor in factors)
-    free, working = available_bytes(device) // sharing, estimate_bytes(config, bounds, device.type)
-    room = free - working - _SPARE - math.floor(_SPARE_SHARE * free)
+    free, working = available_bytes(device, sharing), estimate_bytes(config, bounds, device.type)
+    # A further engine has gradients, a half-precision table and buffers of its own.
+    further = (len(factors) - 1) * (working // 2)
+    room = free - working - further - beside_bytes(config, bounds) - math.floor(_GAPS * free)
     memory = config.image_memory
     if memory is None and not decided and whole > room:
         memory = max(room // len(factors), 1)
@@ -154,9 +179,9 @@ def place_images(
     return ImagePlace(memory, told, f"Images: {reason}; {moved}.")
 
 
-def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device) -> None:
-    """Raise `ResourceError` if the estimate exceeds the free memory."""
-    needed, free = estimate_bytes(config, bounds, device.type), available_bytes(device)
+def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device, sharing: int = 1) -> None:
+    """Raise `ResourceError` if the estimate exceeds the free memory. sharing: as for `available_bytes`."""
+    needed, free = estimate_bytes(config, bounds, device.type), available_bytes(device, sharing)
     if needed > free:
         raise ResourceError(
             f"Training needs about {_gib(needed)} of memory on {device}, and {_gib(free)} is free.",
@@ -172,10 +197,20 @@ def memory_errors(device: torch.device) -> Iterator[None]:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise _ran_out(device, error) from error
     except RuntimeError as error:
-        # The CPU allocator of torch raises a plain RuntimeError.
-        if "can't allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         raise _ran_out(device, error) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out.
+
+    The CPU allocator of torch, CUDA outside of that of torch (graphs, modules) and cuBLAS raise plain RuntimeErrors.
+    """
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    told = str(error)
+    return isinstance(error, RuntimeError) and any(words in told for words in _RAN_OUT)
 
 
 def _ran_out(device: torch.device, error: BaseException) -> ResourceError:

@@ -60,7 +60,7 @@ def train(
             hint="`raymine runs` lists them.",
         )
     with contextlib.ExitStack() as stack:
-        opened, _ = together(ranks, lambda: _open(request, stack), shared=_shown)
+        opened, _ = together(ranks, lambda: _open(request, stack, ranks), shared=_shown)
         if opened is not None:
             run, stored = opened
             with watch.stage("scene"):
@@ -90,9 +90,9 @@ def train(
         return result
 
 
-def _open(request: TrainRequest, stack: contextlib.ExitStack) -> tuple[RunDir, RunConfig] | None:
+def _open(request: TrainRequest, stack: contextlib.ExitStack, ranks: Ranks) -> tuple[RunDir, RunConfig] | None:
     """The run to resume, locked, and its config; None for a new run. The limit of device memory holds from here on."""
-    limit_memory(request, stack)
+    limit_memory(request, stack, ranks)
     if request.out is None or not check_target(request.out, resume=request.resume):
         return None
     run = stack.enter_context(RunDir.open_locked(request.out))

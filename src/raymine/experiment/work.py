@@ -39,10 +39,11 @@ def do_nothing() -> None:
     return None
 
 
-def limit_memory(request: TrainRequest, stack: contextlib.ExitStack) -> None:
-    """Hold the device memory of the request until the stack ends, if it names a limit."""
+def limit_memory(request: TrainRequest, stack: contextlib.ExitStack, ranks: Ranks) -> None:
+    """Hold the limit of device memory of the request until the stack ends, if it names one."""
     if request.gpu_memory is not None:
-        stack.enter_context(memory_limit(resolve_device(request.device), request.gpu_memory))
+        device = resolve_device(request.device)
+        stack.enter_context(memory_limit(device, request.gpu_memory, ranks.sharing(device)))
 
 
 @contextlib.contextmanager
@@ -106,7 +107,7 @@ def make_ready(
     ranks: the processes that train it together. Only rank 0 evaluates.
     """
     config, scene, device = prepared.config, prepared.scene, prepared.device
-    require_memory(config.train, scene.bounds, device)
+    require_memory(config.train, scene.bounds, device, ranks.sharing(device))
     with memory_errors(device):
         with watch.stage("images"):
             trained, held_out = split_training(scene, config.hold_out, config.leave_out)

@@ -76,6 +76,14 @@ def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: py
     assert used == [("gloo", "cpu")] * 4 + [("nccl", "meta")] * 4
 
 
+def test_ranks_share_a_gpu_only_with_those_that_have_the_same_one() -> None:
+    gpus = ["a", "b", "a", ""]
+    found = [Ranks(Place(rank, 4, rank, 4), gpus=gpus).sharing(torch.device("cuda")) for rank in range(4)]
+    assert found == [2, 1, 2, 1]
+    assert Ranks(Place(0, 4, 0, 4), gpus=gpus).sharing(torch.device("cpu")) == 1
+    assert SOLO.sharing(torch.device("cuda")) == 1
+
+
 def test_no_rows_of_any_rank_are_not_sent() -> None:
     groups: Any = Groups(setup="setup", control="gloo", data="gloo")  # type: ignore[arg-type]
     ranks = Ranks()

@@ -64,12 +64,20 @@ class Ranks:
     """The processes of one run. `active`: whether there are others, or collectives are used all the same.
 
     timeout: seconds after which a peer that does not answer counts as lost. notes: what outlives these processes.
+    gpus: which GPU each rank has, by rank; empty names for ranks without one.
     """
 
     def __init__(
-        self, place: Place = _ALONE, groups: Groups | None = None, timeout: float = 0.0, notes: Notes | None = None
+        self,
+        place: Place = _ALONE,
+        groups: Groups | None = None,
+        timeout: float = 0.0,
+        notes: Notes | None = None,
+        gpus: Sequence[str] = (),
     ) -> None:
         self.rank, self.world = place.rank, place.world
+        own = gpus[place.rank] if gpus else ""
+        self._sharing = gpus.count(own) if own else 1
         self.place, self.timeout, self.notes = place, timeout, notes or Notes()
         self._groups = groups
         self.active = groups is not None
@@ -91,10 +99,8 @@ class Ranks:
         return "" if self._groups is None else str(dist.get_backend(self._groups.data))
 
     def sharing(self, device: torch.device) -> int:
-        """How many processes of this machine use a device like this one together."""
-        if not self.active or device.type != "cuda":
-            return 1
-        return -(-self.place.local_world // max(1, torch.cuda.device_count()))
+        """How many processes of this run use the memory of a GPU together; 1 on a CPU."""
+        return self._sharing if device.type == "cuda" else 1
 
     def slice_of(self, rays: int) -> Slice:
         """The rays of this rank, of `rays` rays."""
@@ -245,31 +251,37 @@ def join(place: Place, device: torch.device, timeout: float) -> Ranks:
         dist.init_process_group(
             "gloo", store=own_store, rank=place.rank, world_size=place.world, timeout=timedelta(seconds=limit)
         )
-        groups = _groups(device, place.world, timeout)
+        gpus = _gpus(device, place.world)
+        groups = _groups(device, gpus, timeout)
     except RuntimeError as error:
         raise ConfigError(
             f"Rank {place.rank} of {place.world} could not connect to the others ({_first_sentence(error)}).",
             hint="Start as many processes as the world size says. If a machine has several networks, name the one to "
             "use in GLOO_SOCKET_IFNAME, such as eth0.",
         ) from error
-    return Ranks(place, groups, timeout, Notes(store))
+    return Ranks(place, groups, timeout, Notes(store), gpus)
 
 
-def _groups(device: torch.device, world: int, timeout: float) -> Groups:
-    """The groups of all ranks, with NCCL for tensors where no two ranks have the same GPU."""
-    found: list[str | None] = [None] * world
+def _gpus(device: torch.device, world: int) -> list[str]:
+    """Which GPU every rank has, by rank; empty names for ranks without one."""
+    found: list[str] = [""] * world
     dist.all_gather_object(found, _gpu(device))
+    return found
+
+
+def _groups(device: torch.device, gpus: list[str], timeout: float) -> Groups:
+    """The groups of all ranks, with NCCL for tensors where no two ranks have the same GPU. gpus: by rank."""
     setup = dist.new_group(backend="gloo", timeout=timedelta(seconds=SETUP_SECONDS))
     control = data = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    if all(found) and len(set(found)) == world:
+    if all(gpus) and len(set(gpus)) == len(gpus) and dist.is_nccl_available():
         torch.cuda.set_device(device)
         data = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
     return Groups(setup, control, data)
 
 
 def _gpu(device: torch.device) -> str:
-    """Which GPU a rank has, in the world; empty without one, or without NCCL."""
-    if device.type != "cuda" or not dist.is_nccl_available():
+    """Which GPU a rank has, in the world; empty without one."""
+    if device.type != "cuda":
         return ""
     found = torch.cuda.get_device_properties(device)
     return (
