@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,9 @@ def compile_ahead(
         from raymine.engines.fused.engine import FusedEngine
 
         data = TrainData(rig, _Placeholders(len(rig), masked), bounds)
-        FusedEngine(create_state(config, data, seed=0, device=device), data).compile_kernels()
+        # The current device is that of a thread; Triton compiles for it.
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            FusedEngine(create_state(config, data, seed=0, device=device), data).compile_kernels()
 
     threads = ThreadPoolExecutor(1)
     running = threads.submit(work)

@@ -53,6 +53,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     state.rays = next_ray_count(state, batch.all_rays, marched)
     # Everything that is read back from the device, in one transfer.
     told = torch.stack([gate.float(), *(part.detach().float() for part in (loss.total, loss.mse, *extra.values()))])
+    state.ranks.await_device(state.device)
     finite, total, mse, *rest = told.tolist()
     state.optimiser.updates += int(finite)
     numbers = dict(zip(extra, rest, strict=True))

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from raymine.step.distributed.meeting import Place
-from raymine.step.distributed.ranks import SOLO, Groups, Ranks
+from raymine.step.distributed.ranks import SOLO, Groups, PeerLostError, Ranks
 from support.rank_steps import CASES, Seen, launch
 
 pytestmark = pytest.mark.timeout(1800)
@@ -82,6 +82,31 @@ def test_ranks_share_a_gpu_only_with_those_that_have_the_same_one() -> None:
     assert found == [2, 1, 2, 1]
     assert Ranks(Place(0, 4, 0, 4), gpus=gpus).sharing(torch.device("cpu")) == 1
     assert SOLO.sharing(torch.device("cuda")) == 1
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_device_that_waits_for_a_lost_rank_is_given_up(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    asked = []
+
+    class Event:
+        def record(self, stream: object) -> None:
+            assert stream == "stream"
+
+        def query(self) -> bool:
+            asked.append(1)
+            return ends and len(asked) == 3
+
+    monkeypatch.setattr(dist, "get_backend", lambda group: group)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "stream")
+    groups: Any = Groups(setup="setup", control="gloo", data=backend)  # type: ignore[arg-type]
+    ranks, device, ends = Ranks(Place(1, 2, 1, 2), groups, timeout=0.15), torch.device("cuda"), True
+    ranks.await_device(device)
+    assert len(asked) == (3 if backend == "nccl" else 0), "gloo has its own limit, and the device waits for nobody"
+    ends = False
+    if backend == "nccl":
+        with pytest.raises(PeerLostError, match=r"within 0\.15 s \(rank 1 of 2 waited for it: the GPU is not done"):
+            ranks.await_device(device)
 
 
 def test_no_rows_of_any_rank_are_not_sent() -> None:

@@ -70,6 +70,8 @@ class GraphTrainer(ABC):
         self.control, self.found = torch.zeros(2, device=device), torch.zeros(4, device=device)
         self.rates, self.table_rates = torch.zeros(8, device=device), torch.zeros(8, device=device)
         self.sums = torch.zeros(self._programs, 8, device=device)
+        # Torch's own stream for captures lies on the device of the first capture of the process.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._ran: set[str] = set()
         self._scheduled: tuple[float, ...] = ()
@@ -163,6 +165,7 @@ class GraphTrainer(ABC):
     def _read(self, first: int) -> list[StepReport]:
         """Reports of the steps since `first`; also brings the counters of the state up to date."""
         state = self.state
+        state.ranks.await_device(state.device)
         told = self.told.cpu().numpy()
         rows = told[:-2].reshape(RING, ROW)
         state.rays, state.optimiser.updates = told[-2:].view(np.int32).tolist()
@@ -216,7 +219,7 @@ class GraphTrainer(ABC):
         if graph is None and name in self._ran:
             graph = torch.cuda.CUDAGraph()
             # Another thread may be copying a checkpoint to the host, which must not end the capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 work()
             self._graphs[name] = graph
         if graph is None:

@@ -58,7 +58,8 @@ class RotatingImages:
         self.waited = 0.0
         self._turn: int | None = None
         self._coming: dict[int, list[Future[None]]] = {}
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Of another priority than the stream of captures, which torch could hand out again.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         readers = max(1, min(_READERS, cores() - 1))
         self._spare: queue.Queue[_Buffer] = queue.Queue()
         for _ in range(readers):

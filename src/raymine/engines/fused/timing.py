@@ -40,13 +40,14 @@ def stage_times(trainer: FusedTrainer) -> dict[str, float]:
         "grid, all cells": lambda: trainer.grid.update(trainer.model, True),
         "grid, some cells": lambda: trainer.grid.update(trainer.model, False),
     }
-    return {name: _median(work) for name, work in stages.items()}
+    stream = torch.cuda.Stream(trainer.state.device)
+    return {name: _median(work, stream) for name, work in stages.items()}
 
 
-def _median(work: Callable[[], None]) -> float:
+def _median(work: Callable[[], None], stream: torch.cuda.Stream) -> float:
     work()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for _ in range(_REPEAT):
             work()
     times = []

@@ -23,6 +23,8 @@ class Saver:
     def __init__(self, folder: Path, keep: int, device: torch.device) -> None:
         self._folder, self._keep, self._device = folder, keep, device
         self._threads = ThreadPoolExecutor(1) if device.type == "cuda" else None
+        # Torch hands out the streams of a priority in turn: at another one, it is never that of a graph's capture.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._running: Future[None] | None = None
         self._then: Callable[[], None] = lambda: None
 
@@ -71,7 +73,7 @@ class Saver:
         meta: Mapping[str, JSON],
         ready: torch.cuda.Event,
     ) -> None:
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_event(ready)
-        with torch.cuda.stream(stream):
+        assert self._stream is not None
+        self._stream.wait_event(ready)
+        with torch.cuda.stream(self._stream):
             checkpoint.save(self._folder, step, copies, scalars, meta, keep=self._keep)

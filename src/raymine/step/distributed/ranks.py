@@ -15,6 +15,7 @@ import itertools
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -185,6 +186,23 @@ class Ranks:
         if self.active and any(told is not None for told in self.gather_objects(None)):
             raise PeerLostError(f"Another process of this run failed (rank {self.rank} of {self.world} waited for it).")
 
+    def await_device(self, device: torch.device) -> None:
+        """Wait until a CUDA device has done what it was asked for. `PeerLostError` after `timeout` seconds.
+
+        For ranks that send by NCCL: a device whose peer is lost never ends, and reading a value from it would wait for
+        ever, deaf to signals.
+        """
+        if not self.active or self._on_host or device.type != "cuda":
+            return
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        started = time.monotonic()
+        while not event.query():
+            waited = time.monotonic() - started
+            if waited > self.timeout:
+                raise self._lost(self.timeout, "the GPU is not done with the step")
+            time.sleep(0.0 if waited < _EAGER else 1e-3)
+
     def outlast_leader(self) -> None:
         """Wait until rank 0 has ended. A launcher that sees another rank fail first would cut its last words off."""
         with contextlib.suppress(PeerLostError):
@@ -219,13 +237,18 @@ class Ranks:
             yield
         except RuntimeError as error:
             within = self.timeout if seconds is None else seconds
-            raise PeerLostError(
-                f"Another process of this run has ended, or did not answer within {within:g} s (rank {self.rank} "
-                f"of {self.world} waited for it: {_first_sentence(error)}).",
-                hint=f"If the run has a checkpoint, continue it with {option('resume', True)}, with any number of "
-                "processes.",
-            ) from error
+            raise self._lost(within, _first_sentence(error)) from error
 
+    def _lost(self, within: float, told: str) -> PeerLostError:
+        return PeerLostError(
+            f"Another process of this run has ended, or did not answer within {within:g} s (rank {self.rank} "
+            f"of {self.world} waited for it: {told}).",
+            hint=f"If the run has a checkpoint, continue it with {option('resume', True)}, with any number of processes.",
+        )
+
+
+_EAGER = 0.1
+"""Seconds for which a device is asked without a pause between: about as long as a burst of steps takes."""
 
 SETUP_SECONDS = 1800.0
 """How long ranks wait for each other while scenes are read and kernels are compiled: some need longer than others."""
