@@ -139,23 +139,22 @@ def test_late_bands_are_waited_for_and_the_wait_is_counted() -> None:
 
     class Slow(MemoryImages):
         def image(self, index: int) -> np.ndarray:
-            assert gate.wait(5)
+            assert gate.wait(60)
             return super().image(index)
 
     data = replace(data, images=Slow(list(data.images._images.numpy())))
     images = RotatingImages(data, PixelSampler(PixelConfig(), data.images), 0, MEMORY, DEVICE)
     images.prepare(0)
-    for turn in range(1, 4):
+    for turn in range(1, 5):
         images.prepare(turn * STEPS)
     before = images.waited
     gate.clear()
-    images.prepare(4 * STEPS)
-    timer = threading.Timer(0.1, gate.set)
+    timer = threading.Timer(0.5, gate.set)
     timer.start()
     for turn in range(5, 12):
         images.prepare(turn * STEPS)
     timer.join()
-    assert 0.05 < images.waited - before < 3
+    assert 0.05 < images.waited - before < 30
 
 
 def test_failure_to_read_ends_training_with_its_error() -> None:

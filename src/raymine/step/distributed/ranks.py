@@ -243,7 +243,8 @@ class Ranks:
         return PeerLostError(
             f"Another process of this run has ended, or did not answer within {within:g} s (rank {self.rank} "
             f"of {self.world} waited for it: {told}).",
-            hint=f"If the run has a checkpoint, continue it with {option('resume', True)}, with any number of processes.",
+            hint=f"If the run has a checkpoint, continue it with {option('resume', True)}, with any number of "
+            "processes.",
         )
 
 
