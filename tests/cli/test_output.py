@@ -43,3 +43,14 @@ def test_digests_are_shortened_and_other_words_are_not() -> None:
     assert cli_output.shortened("a" * 64) == "a" * 12
     assert cli_output.shortened("0" * 40 + "-dirty") == "0" * 12 + "-dirty"
     assert cli_output.shortened("/data/lego, 123456") == "/data/lego, 123456"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_waiting_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    monkeypatch.setattr(cli_output, "messages", lambda: console)
+    with cli_output.waiting("Opening runs/[a]"):
+        pass
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("Opening runs/[a] ..." in written) == terminal
+    assert terminal or written == ""

@@ -88,6 +88,17 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 
 @contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on stderr, on a terminal alone, that something is being waited for."""
+    console = messages()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(f"{what} ...")):
+        yield
+
+
+@contextmanager
 def progress_bar(what: str) -> Iterator[Callback]:
     """Show a progress bar on stderr; yields a `callback(done, total)`. Without a terminal: one line at the end."""
     console = messages()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from .. import output
-from ..imports import find_own_modules
+from .opening import open_run
 
 if TYPE_CHECKING:
     import torch
@@ -51,13 +51,9 @@ class Evaluate:
 
     def execute(self) -> int:
         started = time.perf_counter()
+        loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         from raymine.evaluate import FitConfig
-        from raymine.experiment import load_run
 
-        find_own_modules(self.allow)
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
-        for note in loaded.notes:
-            output.warn(note)
         if self.fit is None and loaded.state.poses is not None:
             output.warn(
                 "The training poses of this run were refined and the test poses were not, so these scores may be too "

@@ -14,7 +14,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from .. import output
-from ..imports import find_own_modules
+from .opening import open_run
 
 if TYPE_CHECKING:
     from raymine.export.exporting import ExportReport
@@ -92,12 +92,7 @@ class Export:
             self.overwrite,
         )
         each = options_of_each(self.to, options)
-        from raymine.experiment import load_run
-
-        find_own_modules(self.allow)
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
-        for note in loaded.notes:
-            output.warn(note)
+        loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         ready = time.perf_counter()
         model = loaded.exportable(self.time)
         reports: list[ExportReport] = []

@@ -15,7 +15,7 @@ from raymine.errors import ConfigError, did_you_mean
 from raymine.files import obstacle
 
 from .. import output
-from ..imports import find_own_modules
+from .opening import open_run
 
 if TYPE_CHECKING:
     from raymine.contracts import Scene
@@ -64,13 +64,8 @@ class Render:
 
     def execute(self) -> int:
         started = perf_counter()
-        from raymine.experiment import load_run
-
         wanted = parse_size(self.size)
-        find_own_modules(self.allow)
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
-        for note in loaded.notes:
-            output.warn(note)
+        loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted, parse_time(self.time, loaded.scene))
         ready = perf_counter()
         written = self._write_path(loaded.scene, path) if self.write_path else self._render(loaded, name, path)

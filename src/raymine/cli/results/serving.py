@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import tyro
 
 from .. import output
-from ..imports import find_own_modules
+from .opening import open_run
 
 if TYPE_CHECKING:
     from raymine.experiment import LoadedRun
@@ -61,13 +61,7 @@ class Serving:
 
     def load(self) -> LoadedRun:
         """Open the run."""
-        from raymine.experiment import load_run
-
-        find_own_modules(self.allow)
-        loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
-        for note in loaded.notes:
-            output.warn(note)
-        return loaded
+        return open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
 
     def tell(self, server: Server, step: int, *lines: str) -> None:
         """Print the address of a server that is ready, and `lines` for people."""
