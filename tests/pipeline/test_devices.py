@@ -9,7 +9,8 @@ from raymine.pipeline import devices
 from raymine.pipeline.devices import GIB, best_place, places, visible_gpus
 
 
-def test_one_place_for_each_gpu_and_one_on_a_cpu() -> None:
+def test_one_place_for_each_gpu_and_one_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     assert [place.environment for place in places(None, ["0", "3"])] == [
         {"CUDA_VISIBLE_DEVICES": "0"},
         {"CUDA_VISIBLE_DEVICES": "3"},
@@ -17,6 +18,11 @@ def test_one_place_for_each_gpu_and_one_on_a_cpu() -> None:
     assert [place.name for place in places(3, ["0", "1"])] == ["cuda:0", "cuda:1", "cuda:0"]
     assert [place.environment for place in places(None, [])] == [{}]
     assert all(int(place.environment["OMP_NUM_THREADS"]) >= 1 for place in places(4, []))
+
+
+def test_gpus_are_numbered_as_the_driver_numbers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert places(None, ["1"])[0].environment == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def test_gpus_are_those_that_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,4 +125,6 @@ def _by_memory(jobs: int | None, gpus: list[str], memory: float) -> list[Place]:
 
 
 def _on_gpu(gpu: str, memory: float) -> Place:
-    return Place(f"cuda:{gpu}", {"CUDA_VISIBLE_DEVICES": gpu}, gpu=gpu, memory=memory)
+    # The driver numbers GPUs by their bus, where CUDA begins with the fastest. Numbers of the user are CUDA's.
+    order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return Place(f"cuda:{gpu}", {"CUDA_VISIBLE_DEVICES": gpu, **order}, gpu=gpu, memory=memory)
