@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def require_viser() -> None:
 
 def address_of(place: Place, door: socket.socket) -> str:
     """What to open in a browser, with the token if one is asked for."""
-    return url_of(place, door) + ("" if place.token is None else f"/?token={place.token}")
+    return url_of(place, door) + ("" if place.token is None else f"/?token={quote(place.token, safe='')}")
 
 
 class ViewServer:
