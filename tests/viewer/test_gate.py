@@ -63,7 +63,7 @@ def test_token_in_the_address_becomes_a_cookie() -> None:
     assert answer is not None
     assert b"303 See Other" in answer
     assert b"Location: /evil.example/?a=1\r\n" in answer
-    assert b"Set-Cookie: raymine_view_8080=secret; HttpOnly; SameSite=Strict" in answer
+    assert b"Set-Cookie: raymine_view_8080=secret; HttpOnly; SameSite=Lax" in answer
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "/\\evil.example", "/\\/evil.example"])

@@ -42,7 +42,9 @@ def answer_to(request: Head, place: Place) -> bytes | None:
     # Only a path: an address in Location could lead anywhere. Browsers take a backslash for a slash.
     path = "/" + quote(request.path.lstrip("/"), safe="/%")
     rest = path + (f"?{urlencode(query)}" if query else "")
-    cookie = f"Set-Cookie: {name}={place.token}; HttpOnly; SameSite=Strict; Path=/"
+    # Strict would keep the cookie from the page where the address was a link in a mail or a chat. The page alone has
+    # nothing of the run, and the WebSockets of other sites are refused by their Origin.
+    cookie = f"Set-Cookie: {name}={place.token}; HttpOnly; SameSite=Lax; Path=/"
     return _answer("303 See Other", "Welcome.", f"Location: {rest}", cookie)
 
 
