@@ -18,7 +18,7 @@ ROOT = Path(raymine.__file__).parent
 LAYERS = [
     {"errors", "_version"},
     {"kernels"},
-    {"contracts", "files", "listening", "machine", "progress_bar", "quantities", "run_files", "terminal"},
+    {"contracts", "files", "http_head", "listening", "machine", "progress_bar", "quantities", "run_files", "terminal"},
     {"caches", "cameras", "pictures", "workers"},
     {"pages", "_arguments"},
     {"toolkit"},

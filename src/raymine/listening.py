@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from raymine.errors import ConfigError, ResourceError, option
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+"""What the header `Authorization: Bearer` takes (RFC 6750). A cookie takes it too, and an address once it is quoted."""
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,12 @@ class Place:
             raise ConfigError(f"{option('port')} must be between 0 and 65535, got {self.port}.")
         if not self.host:
             raise ConfigError(f"{option('host')} must not be empty.", hint="127.0.0.1 is this machine alone.")
-        if self.token is not None and (not self.token or not self.token.isascii() or not self.token.isprintable()):
-            raise ConfigError(f"{option('token')} must be printable ASCII, and not empty.")
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            odd = next((repr(each) for each in self.token if not _TOKEN.fullmatch(each)), "nothing")
+            raise ConfigError(
+                f"{option('token')} must be of the letters a to z, digits and - . _ ~ + / = only, got {odd} in it.",
+                hint="Browsers and proxies change other characters in addresses, cookies and headers.",
+            )
         if self.token is None and not is_loopback(self.host):
             object.__setattr__(self, "token", new_token())
 
@@ -57,10 +66,14 @@ def is_stranger(place: Place, host: str, origin: str | None) -> bool:
     A page of another site (Origin), or a name that was pointed at this machine from outside (Host, where no token
     protects the server), would make the user's own browser ask on its behalf.
     """
-    named = urlsplit(f"//{host}")
+    named = _HOST.fullmatch(host.lower())
+    if named is None:
+        # HTTP/1.0 may go without Host; browsers always name one.
+        return place.token is None or bool(host) or origin is not None
+    if place.token is None and not is_loopback(named[1]):
+        return True
     try:
-        outside = place.token is None and not is_loopback(named.hostname or "")
-        return outside or (origin is not None and urlsplit(origin).netloc != named.netloc)
+        return origin is not None and urlsplit(origin.lower()).netloc != named[0]
     except ValueError:
         return True
 

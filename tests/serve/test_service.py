@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import logging
+import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,7 @@ from raymine.pictures import to_uint8
 from raymine.serve import Limits, RenderService
 from raymine.serve.request import FIELDS
 from support.disc_scene import write_scene_of_eight
+from support.http_raw import codes, malformed, send_raw
 from support.runs import request
 
 AT = {"position": [0, -4, 1], "target": [0, 0, 0], "width": 24, "height": 16}
@@ -127,6 +130,9 @@ def test_body_must_be_declared_as_json(service: RenderService) -> None:
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET " + b"/x" * 40_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        b"GET http://[x/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://[x\r\n\r\n",
         b"POST /render HTTP/1.1\r\n" + JSON + b"Content-Length: -1\r\n\r\n",
         b"POST /render HTTP/1.1\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\n",
     ],
@@ -137,6 +143,21 @@ def test_what_is_not_http_gets_a_4xx(service: RenderService, raw: bytes) -> None
         client.settimeout(10)
         answer = client.recv(4096)
     assert answer.split(b" ")[1].startswith(b"4")
+
+
+def test_malformed_requests_are_answered_with_4xx_and_nothing_is_logged(
+    service: RenderService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`python tests/support/http_raw.py PORT COUNT` sends any number of them to a running service."""
+    port, draw = int(service.url.rpartition(":")[2]), random.Random(0)
+    sent = [malformed(draw) for _ in range(300)]
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda data: send_raw(port, data), sent))
+    found = {code for answer in answers for code in codes(answer)}
+    assert {200, 400, 403, 404, 405, 411, 415, 422} <= found
+    assert max(found) < 500, [data for data, answer in zip(sent, answers, strict=True) if max(codes(answer)) >= 500]
+    assert caplog.records == []
+    assert ask(service, "GET", "/health")[0] == 200
 
 
 def test_health_metrics_and_description(service: RenderService) -> None:

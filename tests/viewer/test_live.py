@@ -13,6 +13,8 @@ from raymine.listening import Place, listen
 from raymine.viewer import LiveViewer
 from raymine.viewer.draw import Look
 from raymine.viewer.live import SHARE
+from raymine.viewer.pacing import Budget
+from raymine.viewer.panel import Panel
 from support.disc_scene import write_scene_of_eight
 from support.runs import request
 from support.screens import FakeClient
@@ -81,6 +83,18 @@ def test_client_gets_pictures_within_the_share_of_the_time(tmp_path: Path) -> No
     assert points.shape[1] == 3
     # One picture may take longer than was expected of it.
     assert viewer.seconds_drawn <= SHARE * (viewer.seconds_drawn + viewer.seconds_trained) + 1.0
+
+
+def test_page_is_told_of_progress_without_a_picture_and_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Panel, "tell", lambda _, *paragraphs: told.append(paragraphs[0]))
+    monkeypatch.setattr(Budget, "affords", lambda *_: False)
+    _, made = trained(tmp_path, joins=True, steps=60, look=Look())
+    assert made == [0]
+    assert told[0].startswith("**Training**, step ")
+    assert told[-1] == "Training has ended."
 
 
 def test_hard_samples_of_the_nearest_photo_are_shown_while_it_trains(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_server_with_a_token_lets_nobody_in_without_it(tmp_path: Path) -> None
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(base, timeout=120)
         assert refused.value.code == 401
-        asked = urllib.request.Request(base, headers={"Cookie": "raymine_view=secret"})
+        asked = urllib.request.Request(base, headers={"Cookie": f"raymine_view_{base.rpartition(':')[2]}=secret"})
         with urllib.request.urlopen(asked, timeout=120) as answer:
             assert b"<html" in answer.read()
 

@@ -53,8 +53,9 @@ class Share:
 def ray_places(jobs: int | None, address: str | None = None) -> Iterator[list[Place]]:
     """Where commands run within the block: places of the cluster at `address` or, without one, of a local cluster.
 
-    The local one is started here and stopped at the end of the block; nothing else can reach it. jobs: how many run at
-    a time; None is one for each GPU, or for each node without GPUs. `ConfigError` if no cluster answers,
+    The local one is started here and stopped at the end of the block. It listens on the loopback interface: other
+    machines cannot reach it, but other users of this one can, and by default Ray asks for no password. jobs: how many
+    run at a time; None is one for each GPU, or for each node without GPUs. `ConfigError` if no cluster answers,
     `MissingExtraError` without the package.
     """
     address = address or os.environ.get("RAY_ADDRESS") or "local"

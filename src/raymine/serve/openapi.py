@@ -16,9 +16,10 @@ _NUMBERS = {"type": "array", "items": {"type": "number"}}
 def describe(scene: Scene, limits: Limits, *, token: bool) -> dict[str, Any]:
     """The document that /openapi.json answers. token: whether requests need one."""
     problem = {"description": "What was wrong, in a sentence", "content": {"application/json": {"schema": _PROBLEM}}}
-    refused = {"401": problem, "403": problem} if token else {"403": problem}
+    free_of_token = {"400": problem, "403": problem, "431": problem}
+    refused = {**free_of_token, "401": problem} if token else free_of_token
     busy = {**problem, "headers": {"Retry-After": {"schema": {"type": "integer"}}}}
-    codes = {"400": problem, "411": problem, "413": problem, "415": problem, "422": problem, "429": busy, "503": busy}
+    codes = {"411": problem, "413": problem, "415": problem, "422": problem, "429": busy, "503": busy}
     picture = {"description": "The picture", "content": {f"image/{kind}": {} for kind in get_args(Format)}}
     render = {
         "summary": "Render the view of a posed camera",
@@ -30,7 +31,7 @@ def describe(scene: Scene, limits: Limits, *, token: bool) -> dict[str, Any]:
     }
 
     def get(summary: str, kind: str, free: bool = False) -> dict[str, Any]:
-        found = {"200": {"description": summary, "content": {kind: {}}}, **({"403": problem} if free else refused)}
+        found = {"200": {"description": summary, "content": {kind: {}}}, **(free_of_token if free else refused)}
         return {"get": {"summary": summary, "responses": found, **({"security": []} if free else {})}}
 
     return {

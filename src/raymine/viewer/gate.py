@@ -11,64 +11,53 @@ import asyncio
 import contextlib
 import socket
 import threading
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from http import HTTPStatus
+from urllib.parse import parse_qsl, quote, urlencode
 
+from raymine.http_head import Head, NotHttp, head_end, parse_head
 from raymine.listening import Place, is_stranger
 
-_COOKIE = "raymine_view"
-_HEADER, _SECONDS = 1 << 16, 10.0
-"""The longest header, and how long a client may take to send it."""
+_COOKIE = "raymine_view_"
+"""Before the port: browsers send the cookies of a host to all of its ports."""
+_SECONDS = 10.0
+"""How long a client may take to send a header."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The first line and the headers of a request; names of headers are in lower case."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
-
-    @staticmethod
-    def parse(head: bytes) -> Request | None:
-        """None if it is not HTTP."""
-        lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/"):
-            return None
-        pairs = (line.partition(":") for line in lines[1:] if line)
-        return Request(words[0], words[1], {name.strip().lower(): value.strip() for name, _, value in pairs})
-
-
-def answer_to(request: Request, place: Place) -> bytes | None:
+def answer_to(request: Head, place: Place) -> bytes | None:
     """The answer to a request that must not pass, or that brings the token; None if it may pass."""
-    if is_stranger(place, request.headers.get("host", ""), request.headers.get("origin")):
+    host = request.headers.get("host", "")
+    if is_stranger(place, host, request.headers.get("origin")):
         return _answer("403 Forbidden", "Open this viewer by the address that raymine has printed, not from elsewhere.")
-    if place.token is None or place.fits(_cookie(request)):
+    if request.method != "GET":
+        return _answer("405 Method Not Allowed", "The viewer takes GET only.", "Allow: GET")
+    if request.has_body:
+        return _answer("400 Bad Request", "The viewer takes no request with a body.")
+    name = _COOKIE + host.rpartition("]")[2].rpartition(":")[2]
+    if place.token is None or place.fits(_cookie(request, name)):
         return None
-    url = urlsplit(request.target)
-    query = dict(parse_qsl(url.query))
+    query = dict(parse_qsl(request.query))
     if not place.fits(query.pop("token", None)):
         text = "Open the address that raymine has printed, with its token."
         return _answer("401 Unauthorized", text, "WWW-Authenticate: Bearer")
-    # Only a path: an address in Location could lead anywhere.
-    rest = "/" + url.path.lstrip("/") + (f"?{urlencode(query)}" if query else "")
-    cookie = f"Set-Cookie: {_COOKIE}={place.token}; HttpOnly; SameSite=Strict; Path=/"
+    # Only a path: an address in Location could lead anywhere. Browsers take a backslash for a slash.
+    path = "/" + quote(request.path.lstrip("/"), safe="/%")
+    rest = path + (f"?{urlencode(query)}" if query else "")
+    # Strict would keep the cookie from the page where the address was a link in a mail or a chat. The page alone has
+    # nothing of the run, and the WebSockets of other sites are refused by their Origin.
+    cookie = f"Set-Cookie: {name}={place.token}; HttpOnly; SameSite=Lax; Path=/"
     return _answer("303 See Other", "Welcome.", f"Location: {rest}", cookie)
 
 
-def _cookie(request: Request) -> str | None:
-    jar: SimpleCookie = SimpleCookie()
-    with contextlib.suppress(CookieError):
-        jar.load(request.headers.get("cookie", ""))
-    found = jar.get(_COOKIE)
-    return None if found is None else found.value
+def _cookie(request: Head, name: str) -> str | None:
+    """Other servers of this host have cookies of any form, so they are not looked at."""
+    pairs = (each.partition("=") for each in request.headers.get("cookie", "").split(";"))
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), None)
 
 
 def _answer(status: str, text: str, *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", "Content-Type: text/plain; charset=utf-8", f"Content-Length: {len(text)}"]
-    return "\r\n".join([*lines, *headers, "Cache-Control: no-store", "Connection: close", "", text]).encode()
+    body = text.encode()
+    lines = [f"HTTP/1.1 {status}", "Content-Type: text/plain; charset=utf-8", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "Cache-Control: no-store", "Connection: close", "", ""]).encode() + body
 
 
 class Gate:
@@ -99,7 +88,7 @@ class Gate:
 
     async def _serve(self) -> None:
         self._ended = asyncio.Event()
-        server = await asyncio.start_server(self._connected, sock=self._door, limit=_HEADER)
+        server = await asyncio.start_server(self._connected, sock=self._door)
         self._ready.set()
         await self._ended.wait()
         server.close()
@@ -112,28 +101,40 @@ class Gate:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _SECONDS)
-            request = Request.parse(head)
-            reply = b"" if request is None else answer_to(request, self._place)
-            if reply is not None:
+            head, rest = await asyncio.wait_for(_read_head(reader), _SECONDS)
+            request = parse_head(head)
+            reply = answer_to(request, self._place)
+            if reply is None:
+                await self._pass_on(request, head, rest, reader, writer)
+            else:
                 writer.write(reply)
                 await writer.drain()
-            else:
-                await self._pass_on(head, reader, writer)
+        except NotHttp as wrong:
+            # It is small, and goes out when the connection is closed.
+            writer.write(_answer(f"{wrong.code} {HTTPStatus(wrong.code).phrase}", str(wrong)))
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            # A client that went away, sends nothing, or sends too much; or the gate is closed, which cancels this.
+            # A client that went away or sends nothing; or the gate is closed, which cancels this.
             # asyncio would log a task that ends as cancelled as an error.
             return
         finally:
             writer.close()
 
-    async def _pass_on(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, request: Head, head: bytes, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Pass one request on. Only what follows in a WebSocket that viser has agreed to passes unchecked."""
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
-            inner_writer.write(_closing(head))
-            ways = [_copy(reader, inner_writer), _copy(inner_reader, writer)]
-            tasks = [asyncio.ensure_future(way) for way in ways]
-            # viser closes the connection after each answer; a page that goes away ends its own.
+            upgrades = request.listed("upgrade") == {"websocket"} and "upgrade" in request.listed("connection")
+            inner_writer.write(head if upgrades else _closing(head))
+            answer = await inner_reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            if not upgrades or answer.split(b" ")[1:2] != [b"101"]:
+                await _copy(inner_reader, writer)
+                return
+            inner_writer.write(rest)
+            tasks = [asyncio.ensure_future(way) for way in (_copy(reader, inner_writer), _copy(inner_reader, writer))]
+            # Whichever side goes away first.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
@@ -142,12 +143,21 @@ class Gate:
             inner_writer.close()
 
 
+async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The bytes of the head of a request, and those that came with it."""
+    data = b""
+    while (size := head_end(data)) is None:
+        more = await reader.read(1 << 16)
+        if not more:
+            raise EOFError
+        data += more
+    return data[:size], data[size:]
+
+
 def _closing(head: bytes) -> bytes:
-    """A header that asks for one answer on this connection, unless it opens a WebSocket: each request is checked."""
-    lines = head.split(b"\r\n")
-    if any(line.lower().startswith(b"upgrade:") for line in lines):
-        return head
-    kept = [line for line in lines[:-2] if not line.lower().startswith(b"connection:")]
+    """The head of a request that asks for one answer on its connection, and for no other protocol."""
+    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    kept = [line for line in lines if not line.lower().startswith((b"connection:", b"upgrade:"))]
     return b"\r\n".join([*kept, b"Connection: close", b"", b""])
 
 

@@ -52,7 +52,7 @@ class LiveViewer(SilentObserver):
         self._since, self._step = 0.0, 0
         self._drawn = False
         self._spoke = 0.0
-        self._line = ""
+        self._line = self._problem = ""
         self.seconds_drawn = self.seconds_trained = self.seconds_delayed = 0.0
 
     @property
@@ -98,15 +98,16 @@ class LiveViewer(SilentObserver):
             begin = time.perf_counter()
             try:
                 presenter.draw_next(Model(renderer, live.hard_view))
+                self._problem = ""
             except (RaymineError, OSError, torch.OutOfMemoryError) as error:
                 # A picture may not end the training: say why there is none, and draw the next one that is asked for.
-                server.panel.tell(f"This view could not be drawn: {error}")
+                self._problem = f"This view could not be drawn: {error}"
             self._renderer = renderer
-            self._say(server, live)
             spent = time.perf_counter() - begin
             self._budget.spend(spent)
             self.seconds_drawn += spent
             self._drawn = True
+        self._say(server, live)
         self._since = time.perf_counter()
 
     def on_step(self, info: StepInfo) -> None:
@@ -114,12 +115,12 @@ class LiveViewer(SilentObserver):
             self._line = f", PSNR {info.psnr:.2f} dB on training rays"
 
     def on_end(self, result: RunResult) -> None:
-        self.close()
+        self.close(f"**Training has ended** at step {result.step}. Afterwards: `raymine view {result.run}`")
 
-    def close(self) -> None:
-        """Stop the server. Also called if training ends with an error."""
+    def close(self, words: str = "Training has ended.") -> None:
+        """Stop the server; its pages show `words`. Also called if training ends with an error."""
         if self._server is not None:
-            self._server.stop()
+            self._server.stop(words)
             self._server = None
         self._door.close()
 
@@ -137,4 +138,4 @@ class LiveViewer(SilentObserver):
         self._spoke = now
         share = f"{100 * SHARE:.0f} % of the time goes to this view"
         line = f"**Training**, step {live.step}, {live.elapsed:.0f} s{self._line}. {share}."
-        server.panel.tell(line, server.presenter.caption)
+        server.panel.tell(line, server.presenter.caption, self._problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -20,12 +21,15 @@ class Photos:
     def __init__(self, scene: Scene, trained: tuple[int, ...], open_images: Callable[[], ImageSource]) -> None:
         self.scene, self.trained, self._open = scene, trained, open_images
         self._images: ImageSource | None = None
+        self._lock = threading.Lock()
 
     @property
     def images(self) -> ImageSource:
-        if self._images is None:
-            self._images = self._open()
-        return self._images
+        """Opened at the first call: by the thread that draws, or by one of the server that shows photos."""
+        with self._lock:
+            if self._images is None:
+                self._images = self._open()
+            return self._images
 
     def nearest(self, pose: np.ndarray, time: float | None = None) -> int:
         """The number of the training view that is nearest to a pose, looks the same way and is close to `time`."""
@@ -47,7 +51,8 @@ class Photos:
         return true_image(self.images, number, background)[0].numpy()
 
     def close(self) -> None:
-        close = getattr(self._images, "close", None)
-        if close is not None:
-            close()
-        self._images = None
+        with self._lock:
+            close = getattr(self._images, "close", None)
+            if close is not None:
+                close()
+            self._images = None

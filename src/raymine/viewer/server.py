@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     import viser
 
 
+_FAREWELL = 0.3
+"""Seconds for the last words to reach the pages that are open."""
+
+
 def require_viser() -> None:
     """Raise `MissingExtraError` if viser is not installed."""
     try:
@@ -37,7 +43,7 @@ def require_viser() -> None:
 
 def address_of(place: Place, door: socket.socket) -> str:
     """What to open in a browser, with the token if one is asked for."""
-    return url_of(place, door) + ("" if place.token is None else f"/?token={place.token}")
+    return url_of(place, door) + ("" if place.token is None else f"/?token={quote(place.token, safe='')}")
 
 
 class ViewServer:
@@ -79,8 +85,13 @@ class ViewServer:
         """viser's handles of the connected clients."""
         return list(self._server.get_clients().values())
 
-    def stop(self) -> None:
-        """Close all connections and end the threads."""
+    def stop(self, words: str = "The viewer has been stopped.") -> None:
+        """Show `words` in the pages that are open, close all connections and end the threads."""
+        if self.presenter.watched:
+            # The page stays as it is otherwise, and looks as if nothing had ended.
+            self.panel.tell(words)
+            self._server.flush()
+            time.sleep(_FAREWELL)
         self._gate.stop()
         # viser prints that it has stopped, on the stream of results.
         with contextlib.redirect_stdout(io.StringIO()):
