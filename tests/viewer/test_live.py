@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raymine.contracts import Renderer
 from raymine.errors import ResourceError
 from raymine.experiment import LiveRun, Observers, SilentObserver, StartInfo, train
 from raymine.listening import Place, listen
@@ -40,7 +42,15 @@ class Joins(SilentObserver):
             server.presenter.joined(self.client)
 
 
-def trained(folder: Path, *, joins: bool, steps: int, look: Look) -> tuple[Joins, list[int]]:
+def trained(
+    folder: Path,
+    *,
+    joins: bool,
+    steps: int,
+    look: Look,
+    renderer: Callable[[LiveRun], Renderer] = lambda live: live.renderer(),
+) -> tuple[Joins, list[int]]:
+    """Train with the viewer. renderer: what it gets when it asks for one. The client, and how often it asked."""
     viewer = LiveViewer(Place())
     watcher, made = Joins(viewer, joins, look), [0]
 
@@ -48,11 +58,11 @@ def trained(folder: Path, *, joins: bool, steps: int, look: Look) -> tuple[Joins
         """Counts the renderers that the viewer asks for."""
 
         def on_burst(self, live: LiveRun) -> None:
-            def renderer():  # type: ignore[no-untyped-def]
+            def counted() -> Renderer:
                 made[0] += 1
-                return live.renderer()
+                return renderer(live)
 
-            viewer.on_burst(replace(live, renderer=renderer))
+            viewer.on_burst(replace(live, renderer=counted))
 
         def on_start(self, info: StartInfo) -> None:
             viewer.on_start(info)
@@ -95,6 +105,22 @@ def test_page_is_told_of_progress_without_a_picture_and_of_the_end(
     assert made == [0]
     assert told[0].startswith("**Training**, step ")
     assert told[-1] == "Training has ended."
+
+
+@pytest.mark.parametrize("told", ["CUDA error: out of memory", "Triton Error [CUDA]: out of memory"])
+def test_memory_that_runs_out_for_a_picture_does_not_end_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(Panel, "tell", lambda _, *paragraphs: said.append(paragraphs))
+    monkeypatch.setattr("raymine.viewer.live._TELL", 0.0)
+
+    def renderer(_: LiveRun) -> Renderer:
+        raise RuntimeError(told)
+
+    _, made = trained(tmp_path, joins=True, steps=200, look=Look(), renderer=renderer)
+    assert made[0] > 0
+    assert any(f"could not be drawn: {told}" in line for lines in said for line in lines)
 
 
 def test_hard_samples_of_the_nearest_photo_are_shown_while_it_trains(tmp_path: Path) -> None:

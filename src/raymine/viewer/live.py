@@ -15,6 +15,7 @@ import torch
 from raymine.contracts import Renderer
 from raymine.errors import RaymineError
 from raymine.experiment import LiveRun, RunResult, SilentObserver, StartInfo, StepInfo
+from raymine.experiment.memory import is_out_of_memory
 from raymine.listening import Place, listen
 from raymine.scenes.bank import open_bank
 
@@ -94,15 +95,17 @@ class LiveViewer(SilentObserver):
         presenter.model_changed()
         cost = presenter.cost()
         if cost is not None and self._budget.affords(cost):
-            renderer = live.renderer()
             begin = time.perf_counter()
             try:
-                presenter.draw_next(Model(renderer, live.hard_view))
+                # On a GPU the first one allocates hundreds of megabytes.
+                self._renderer = live.renderer()
+                presenter.draw_next(Model(self._renderer, live.hard_view))
                 self._problem = ""
-            except (RaymineError, OSError, torch.OutOfMemoryError) as error:
+            except (RaymineError, OSError, RuntimeError) as error:
                 # A picture may not end the training: say why there is none, and draw the next one that is asked for.
+                if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+                    raise
                 self._problem = f"This view could not be drawn: {error}"
-            self._renderer = renderer
             spent = time.perf_counter() - begin
             self._budget.spend(spent)
             self.seconds_drawn += spent
