@@ -85,7 +85,10 @@ def test_other_packages_import_ops_through_their_op_module_only() -> None:
 
 
 def test_test_files_mirror_source_files() -> None:
-    """The test of `a/b.py` is `tests/a/test_b.py`; a test of one part of it is `tests/a/test_b_<part>.py`."""
+    """The test of `a/b.py` is `tests/a/test_b.py`; a test of one part of it is `tests/a/test_b_<part>.py`.
+
+    Tests of scripts in `benchmarks/` are in `tests/benchmarks`.
+    """
     tests = Path(__file__).parent
     for path in sorted(tests.rglob("test_*.py")):
         relative = path.relative_to(tests)
@@ -94,7 +97,8 @@ def test_test_files_mirror_source_files() -> None:
         words = path.stem.split("_")[1:]
         names = ["_".join(words[:n]) for n in range(1, len(words) + 1)]
         files = [each for name in names for each in (name, f"{name}.py", f"_{name}.py")]
-        found = any((ROOT / relative.parent / file).exists() for file in files)
+        home = tests.parent if relative.parts[0] == "benchmarks" else ROOT
+        found = any((home / relative.parent / file).exists() for file in files)
         assert found, f"tests/{relative} has the name of no module in raymine/{relative.parent}"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from raymine import recipes
-from raymine.bench import MiningRequest, bench_mining, mining, read_document, table_of
+from raymine.bench import MiningRequest, StepRequest, bench_mining, bench_step, mining, read_document, table_of
 from raymine.bench.records import Document
 from raymine.bench.report.page import render_page
 from raymine.cli import bench as cli_bench
@@ -269,6 +269,18 @@ def test_scene_without_held_out_views_or_foreign_folder_raises(tmp_path: Path, m
         bench_mining(request)
 
 
+def test_recipe_is_the_one_that_training_would_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(recipes.RECIPES, "ngp-large", tiny)
+    monkeypatch.setattr(recipes, "chosen_for", lambda scene: ("ngp-large", "the test says so"))
+    monkeypatch.setattr(
+        mining._MiningBench, "_one", lambda self, _, policy, seed, __: made_up_run(policy, seed, [1.0] * 12)
+    )
+    scene = write_scene_of_eight(tmp_path / "scene")
+    request = MiningRequest(scene, "none", 8.0, device="cpu", page=False, runs_root=tmp_path / "runs")
+    assert bench_mining(request).document.setting.recipe == "ngp-large"
+    assert bench_step(StepRequest(scene, "none", 0.2, device="cpu"))[0].recipe == "ngp-large"
+
+
 def test_step_benchmark_appends_complete_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +297,7 @@ def test_step_benchmark_appends_complete_rows(
     for row in rows:
         assert (row["engine"], row["stages"], row["busy"], row["memory"]) == ("plain", {}, None, None)
         assert row["step_memory"] is row["plain_step_memory"] is None
-        assert row["views"] == 3
+        assert (row["recipe"], row["views"]) == ("ngp", 3)
         assert row["shapes"]["samples"] == CONFIG.batch.samples
         assert row["environment"]["device"]
         assert row["mean_step_ms"] == pytest.approx(1e3 * row["seconds"] / row["steps"])

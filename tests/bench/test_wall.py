@@ -41,6 +41,7 @@ def test_every_command_has_a_row_and_the_stages_of_train_sum_to_its_seconds(
     assert [(row.command, row.repeat) for row in rows] == [(name, i) for i in range(2) for name in commands]
     for row in rows:
         assert row.seconds == 100.0
+        assert row.recipe == ("auto" if row.command == "floor" else "ngp")
         if row.command == "train":
             assert {"scene", "images", "model", "kernels", "training", "checkpoints", "exit"} <= row.stages.keys()
             assert sum(row.stages.values()) == pytest.approx(100.0, abs=0.05)

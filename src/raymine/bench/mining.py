@@ -26,6 +26,7 @@ from raymine.experiment import TrainRequest, evaluation_frames, open_data
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, Prepared, prepare
 from raymine.files import JSON, obstacle, remove_stale_temps, resource_error
+from raymine.recipes import AUTO
 from raymine.rundir import describe_environment
 from raymine.rundir.folder import slug
 from raymine.rundir.lock import RunLock, is_lock_file
@@ -58,7 +59,7 @@ class MiningRequest:
     policies: str = "none,prune,hard"
     seconds: float = 60.0
     seeds: int = 1
-    recipe: str = "ngp"
+    recipe: str = AUTO
     device: str = "auto"
     downscale: int = 1
     views: int = 25
@@ -190,7 +191,7 @@ class _MiningBench:
         self.setting = Setting(
             scene=prepared.config.scene,
             scene_digest=prepared.digest,
-            recipe=request.recipe,
+            recipe=prepared.config.recipe if request.recipe == AUTO else request.recipe,
             downscale=request.downscale,
             seconds=request.seconds,
             policies=tuple(self.configs),

@@ -24,6 +24,7 @@ from raymine.experiment import TrainRequest, evaluation_frames, open_data
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import KERNELS, prepare
 from raymine.fields import HashFieldConfig
+from raymine.recipes import AUTO
 from raymine.rundir import Environment, describe_environment
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 
@@ -51,7 +52,7 @@ class StepRequest:
     scene: str | Path
     policies: str = "hard"
     seconds: float = 20.0
-    recipe: str = "ngp"
+    recipe: str = AUTO
     device: str = "auto"
     downscale: int = 1
     views: int = 25
@@ -66,16 +67,17 @@ class StepRequest:
 class StepRow:
     """One result row of the step benchmark.
 
-    psnr: (training seconds, dB over all pixels of the held-out views). reached: seconds to each of `TARGETS`, by dB.
-    stages: milliseconds of each stage of a fused step; empty for the plain step. busy: share of the wall clock during
-    which the device works; None for the plain step. frames_per_second: views rendered per second. memory: peak bytes on
-    the device, including images; None on a CPU. step_memory: bytes of a fused step beyond parameters, moments and
-    images. plain_step_memory: the same of a plain step of the same state and batch. Both are None without a fused step.
-    ready_seconds: time to compile and load kernels.
+    recipe: as a run would record it. psnr: (training seconds, dB over all pixels of the held-out views). reached:
+    seconds to each of `TARGETS`, by dB. stages: milliseconds of each stage of a fused step; empty for the plain step.
+    busy: share of the wall clock during which the device works; None for the plain step. frames_per_second: views
+    rendered per second. memory: peak bytes on the device, including images; None on a CPU. step_memory: bytes of a
+    fused step beyond parameters, moments and images. plain_step_memory: the same of a plain step of the same state and
+    batch. Both are None without a fused step. ready_seconds: time to compile and load kernels.
     """
 
     benchmark: str
     scene: str
+    recipe: str
     downscale: int
     views: int
     policy: str
@@ -131,7 +133,7 @@ def bench_step(request: StepRequest, progress: StageProgress = lambda *_: None) 
             config = replace_fields(prepared.config.train, overrides)
             require_memory(config, scene.bounds, device)
             bench = _StepBench(request, config, device, train.train, test.train, scene.background or (0.0, 0.0, 0.0))
-            row = replace(bench.run(name, progress), scene=prepared.config.scene)
+            row = replace(bench.run(name, progress), scene=prepared.config.scene, recipe=prepared.config.recipe)
             rows.append(row)
             append_rows(request.out, [row])
     return rows
@@ -176,6 +178,7 @@ class _StepBench:
         return StepRow(
             benchmark="step",
             scene="",
+            recipe="",
             downscale=request.downscale,
             views=len(self.views.rig),
             policy=policy,

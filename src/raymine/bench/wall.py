@@ -18,6 +18,7 @@ from typing import Literal
 
 from raymine.errors import ConfigError, RunError, option
 from raymine.experiment.prepare import resolve_device
+from raymine.recipes import AUTO
 from raymine.rundir import Environment, RunDir, describe_environment
 
 from .rows import StageProgress, append_rows, require_rows_file
@@ -36,7 +37,7 @@ class WallRequest:
 
     scene: str | Path
     seconds: float = 1.5
-    recipe: str = "ngp"
+    recipe: str = AUTO
     device: str = "auto"
     downscale: int = 1
     repeats: int = 3
@@ -86,7 +87,7 @@ def bench_wall(request: WallRequest, progress: StageProgress = lambda *_: None) 
                 benchmark="wall",
                 scene=str(request.scene),
                 downscale=request.downscale,
-                recipe=request.recipe,
+                recipe=request.recipe if command == "floor" else RunDir.open(run).read_manifest().recipe,
                 training_seconds=request.seconds,
                 environment=describe_environment(device),
                 command=command,

@@ -38,8 +38,9 @@ class BenchMining:
     """Runs per policy, each with another seed."""
     views: int = 25
     """Evaluate at most this many held-out views, evenly spread."""
-    recipe: str = "ngp"
-    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
+    recipe: str = "auto"
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported. `auto` is
+    the recipe that `train` would choose for the scene."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to train on."""
     downscale: int = 1
@@ -80,8 +81,10 @@ class BenchMining:
         if self.json:
             output.emit_json(_summary(outcome))
         else:
-            title = f"{self.scene}, {self.seconds:g} s of training each, {outcome.document.environment.device}"
-            _print_table(title, table_of(outcome.document))
+            document = outcome.document
+            recipe, where = document.setting.recipe, document.environment.device
+            title = f"{self.scene}, {recipe}, {self.seconds:g} s of training each, {where}"
+            _print_table(title, table_of(document))
         output.say(f"Results: {outcome.folder / 'mining.json'}")
         if outcome.page is not None:
             output.say(f"Page: {outcome.page}")
@@ -100,8 +103,9 @@ class BenchStep:
     """Seconds of training per policy; loading, compiling and evaluating do not count."""
     views: int = 25
     """Evaluate at most this many held-out views, evenly spread."""
-    recipe: str = "ngp"
-    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
+    recipe: str = "auto"
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported. `auto` is
+    the recipe that `train` would choose for the scene."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to train on."""
     downscale: int = 1
@@ -135,7 +139,8 @@ class BenchStep:
         if self.json:
             output.emit_json([to_json(row) for row in rows])
         else:
-            _print_steps(f"{self.scene}, {self.seconds:g} s of training each, {rows[0].environment.device}", rows)
+            where = rows[0].environment.device
+            _print_steps(f"{self.scene}, {rows[0].recipe}, {self.seconds:g} s of training each, {where}", rows)
         if self.out is not None:
             output.say(f"Rows: {self.out}")
         return 0
@@ -186,8 +191,9 @@ class BenchWall:
     """Times that each command runs. The first may compile kernels and decode images; later ones find them cached."""
     frames: int = 60
     """Frames of the orbit that `render` makes; 0 leaves `render` out."""
-    recipe: str = "ngp"
-    """What to train: a registered recipe, or package.module:function for your own, which is then imported."""
+    recipe: str = "auto"
+    """What to train: a registered recipe, or package.module:function for your own, which is then imported. `auto` is
+    the recipe that `train` would choose for the scene."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to train on."""
     downscale: int = 1
@@ -218,7 +224,8 @@ class BenchWall:
         if self.json:
             output.emit_json([to_json(row) for row in rows])
         else:
-            _print_wall(f"{self.scene}, {self.seconds:g} s of training, {rows[0].environment.device}", rows)
+            where = rows[0].environment.device
+            _print_wall(f"{self.scene}, {rows[-1].recipe}, {self.seconds:g} s of training, {where}", rows)
         if self.out is not None:
             output.say(f"Rows: {self.out}")
         return 0
