@@ -13,7 +13,7 @@ from raymine.contracts import Scene, targets_of
 from raymine.engines import Engine, compile_ahead, engine_for
 from raymine.errors import option
 from raymine.evaluate.hard_images import ImageErrors
-from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
+from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore, quick_protocol
 from raymine.files import JSON
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
@@ -181,9 +181,10 @@ def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine)
     """The function that runs the quick evaluation on these views of `split`."""
 
     quick = QuickEvaluation(views, scene.background or (0.0, 0.0, 0.0))
+    protocol = quick_protocol(scene, views.rig.frames, split)
 
     def evaluate() -> QuickScore:
-        return QuickScore(quick.psnr(engine.renderer()), len(views.rig), split)
+        return QuickScore(quick.psnr(engine.renderer()), len(views.rig), split, protocol)
 
     return evaluate
 
