@@ -116,12 +116,14 @@ def make_ready(
             if not ranks.active:
                 wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
             depths = "depth" in targets_of(config.train.loss)
-            opened = open_data(scene, trained, device, progress, "images to train on", rig, depths)
+            budget = prepared.bank_budget
+            opened = open_data(scene, trained, device, progress, "images to train on", rig, depths, budget)
             loaded = stack.enter_context(opened)
             frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
             views = None
             if frames and ranks.leads:
-                views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
+                opened = open_data(scene, frames, device, progress, "images to evaluate", budget=budget)
+                views = stack.enter_context(opened).train
         with watch.stage("pixel maps"):
             pixels = PixelSampler(config.train.pixels, loaded.bank)
         if progress is not None:
