@@ -40,10 +40,11 @@ def falls_short(bank: ImageBank, train: TrainConfig, device: torch.device) -> bo
 
 def bank_sentence(bank: ImageBank, budget: BankBudget) -> str:
     """Where the pixels of a run come from that the host draws."""
-    of = option("bank_budget") if budget.stated else "half of what is free"
+    flag = option("bank_budget")
+    of = flag if budget.stated else f"half of what is free; {flag} sets another limit"
     if bank.mapped:
         return f"Images: {size(bank.nbytes)}, within the {size(budget.bytes)} of memory that they may take ({of})."
     return (
-        f"Images: {size(bank.nbytes)}, more than the {size(budget.bytes)} of memory that they may take ({of}), so each "
-        f"pixel is read from the cache on disk, which is slower. {option('bank_budget')} sets this limit."
+        f"Images: {size(bank.nbytes)}, more than the {size(budget.bytes)} of memory that they may take ({of}). Each "
+        "pixel is read from the cache on disk, which is slower."
     )

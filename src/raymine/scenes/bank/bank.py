@@ -250,9 +250,16 @@ def open_bank(
     # File systems allow names of 255 bytes, and a character takes up to 4.
     folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
     job = Job(folder, sources, budget, largest, reading, workers or cores(), progress)
-    ready = _finished(job)
-    index, pack = ready or _packed(job, scene.root, say)
-    bank = ImageBank(pack, index, budget, Use.begin(folder))
+    # The pack is marked as used before it is opened, so that no other process drops it in between.
+    use = Use.begin(folder)
+    try:
+        ready = _finished(job)
+        index, pack = ready or _packed(job, scene.root, say)
+    except BaseException:
+        if use is not None:
+            use.close()
+        raise
+    bank = ImageBank(pack, index, budget, use or Use.begin(folder))
     if ready is None and cache_dir is None:
         _keep_budget(say)
     return bank
