@@ -182,7 +182,7 @@ def test_evaluate_equals_the_eval_command(run: raymine.Run, capsys: pytest.Captu
     [
         (1, {}, "`camera` must be an index in 0 .. 0, got 1"),
         (-1, {}, "`camera` must be an index in 0 .. 0, got -1"),
-        ("big", {}, "`camera` must be a camera, a frame or the index of one of the scene's cameras, got str"),
+        ("big", {}, "`camera` must be a camera, a frame or the index of one of the scene's, got str"),
         (np.eye(3, 4), {"pose": None}, r"`camera` must be .*, got ndarray.\n.*camera_at\(position, target\)"),
         (0, {"pose": None}, "`pose` is missing"),
         (0, {"pose": np.eye(3)}, r"`pose` must have shape \[3, 4\] or \[4, 4\], got \[3, 3\]"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +69,78 @@ def test_pack_in_use_is_never_dropped() -> None:
     process.wait()
     process.stdout.close()
     assert [entry.name for entry in drop("busy")] == ["busy"], "a killed process uses nothing"
+
+
+def held(folder: Path) -> int:
+    """A descriptor with the lock that a process holds while it looks whether the folder is used."""
+    descriptor = os.open(folder / "use", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def after(seconds: float, work: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, work)
+    timer.start()
+    return timer
+
+
+def test_use_begins_while_another_process_lists() -> None:
+    folder = pack("busy", 10, 1000)
+    lister = held(folder)
+    timer = after(0.3, lambda: os.close(lister))
+    use = Use.begin(folder)
+    timer.join()
+    assert use is not None
+    assert [entry.in_use for entry in list_cache()] == [True]
+    assert evict(0) == []
+    use.close()
+    assert [entry.name for entry in evict(0)] == ["busy"]
+
+
+def test_use_is_never_lost_to_a_process_that_lists_without_a_pause() -> None:
+    folder = pack("busy", 10, 1000)
+    code = "from raymine.caches import list_cache\nprint(1, flush=True)\nwhile True: list_cache()"
+    lister = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert lister.stdout is not None
+    lister.stdout.readline()
+    try:
+        for _ in range(300):
+            use = Use.begin(folder)
+            assert use is not None
+            assert evict(0) == []
+            use.close()
+    finally:
+        lister.kill()
+        lister.wait()
+        lister.stdout.close()
+
+
+def test_a_stopped_process_does_not_hold_up_the_use_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_PATIENCE", 0.1)
+    folder = pack("busy", 10, 1000)
+    stopped, began = held(folder), time.monotonic()
+    use = Use.begin(folder)
+    assert use is not None
+    assert time.monotonic() - began < 5
+    use.close()
+    os.close(stopped)
+
+
+def test_pack_that_is_dropped_while_it_is_opened_is_made_again(photos: Scene) -> None:
+    open_bank(photos, range(3)).close()
+    (entry,) = list_cache()
+    dropper = held(entry.path)
+
+    def drop_it() -> None:
+        entry.path.rename(entry.path.with_name(".dropped-1"))
+        os.close(dropper)
+
+    timer = after(0.3, drop_it)
+    with open_bank(photos, range(3)) as bank:
+        timer.join()
+        assert [found.in_use for found in list_cache()] == [True]
+        assert evict(0) == []
+        assert len(bank) == 3
 
 
 def test_open_bank_marks_its_pack_as_used(photos: Scene) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from raymine import machine
 
 _NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
@@ -36,3 +39,16 @@ def test_idle_threads_sleep_sooner_unless_the_user_or_torch_decided(
     code: str, given: dict[str, str], expected: str
 ) -> None:
     assert spinning_after(code, **given) == expected
+
+
+def test_files_that_a_container_keeps_in_memory_count_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LIMIT", "_USED", "_PARTS"):
+        monkeypatch.setattr(machine, name, tmp_path / name)
+    assert machine._container_bytes() == 1 << 62
+    (tmp_path / "_LIMIT").write_text("1000\n")
+    (tmp_path / "_USED").write_text("900\n")
+    assert machine._container_bytes() == 100
+    (tmp_path / "_PARTS").write_text("anon 300\nactive_file 200\ninactive_file 350\n")
+    assert machine._container_bytes() == 650
+    (tmp_path / "_LIMIT").write_text("max\n")
+    assert machine._container_bytes() == 1 << 62

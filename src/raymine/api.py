@@ -89,6 +89,7 @@ def train(
     leave_out: Sequence[str] = (),
     threads: int | None = None,
     gpu_memory: int | str | None = None,
+    bank_budget: int | str | None = None,
     track: str | Sequence[str] = (),
     profile: bool = False,
     overrides: Mapping[str, Any] | None = None,
@@ -110,7 +111,7 @@ def train(
     hold_out: take this many views out of training; only they may select a best checkpoint.
     leave_out: training images that are not trained on: file names, or paths in the scene folder.
     threads: threads of a run on the CPU; None is all cores, or the number that a resumed run began with.
-    gpu_memory: memory of a GPU that the run may take: bytes, or text such as "8GB"; None for what is free.
+    gpu_memory, bank_budget: what the run may take of a GPU, and its images of main memory; bytes, or such as "8GB".
     track: "tensorboard", "trackio" or "mlflow", which receive the metrics too. profile: write a trace to `profile`.
     overrides: settings of the recipe's config to replace, by dotted name.
     progress: show progress on stderr: a bar in a terminal, a line every ten seconds in a notebook or a log.
@@ -136,6 +137,7 @@ def train(
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(str(name) for name in leave_out),
             threads=None if threads is None else whole(threads, "threads"),
             gpu_memory=None if gpu_memory is None else parse_size(str(gpu_memory)),
+            bank_budget=None if bank_budget is None else parse_size(str(bank_budget)),
             init_from=None if init_from is None else path_of(init_from, "init_from"),
             techniques=Techniques(
                 progressive=bool(progressive),
@@ -474,8 +476,7 @@ class Run:
             index = operator.index(camera)
         except TypeError:
             raise ConfigError(
-                "`camera` must be a camera, a frame or the index of one of the scene's cameras,"
-                f" got {type(camera).__name__}.",
+                f"`camera` must be a camera, a frame or the index of one of the scene's, got {type(camera).__name__}.",
                 hint="For a camera in your own coordinates: run.render(run.camera_at(position, target)).",
             ) from None
         if not 0 <= index < len(self.scene.cameras):
@@ -487,9 +488,8 @@ class _Told(SilentObserver):
     """Prints which engine trains, where it is not the fast one, and the warnings about the scene."""
 
     def on_start(self, info: StartInfo) -> None:
-        for sentence in info.notes:
-            if sentence.startswith("Engine:"):
-                print(sentence, file=sys.stderr)
+        for sentence in (told for told in info.notes if told.startswith("Engine:")):
+            print(sentence, file=sys.stderr)
         for sentence in info.warnings:
             print(f"warning: {sentence}", file=sys.stderr)
 

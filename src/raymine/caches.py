@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,8 @@ Kind = Literal["images", "scene", "kernels"]
 
 _USE, _LOCK = "use", "lock"
 _TRASH = ".dropped-"
+_PATIENCE, _PAUSE = 10.0, 0.002
+"""Seconds for which, and between which, a lock is asked for again."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -34,7 +37,11 @@ class Use:
 
     @staticmethod
     def begin(folder: Path) -> Use | None:
-        """Mark a folder as used now. None where that is not possible: a read-only cache, a system without `flock`."""
+        """Mark a folder as used now, before its files are opened.
+
+        None where that is not possible: no such folder, one that was dropped meanwhile, a read-only cache, a system
+        without `flock`.
+        """
         try:
             import fcntl
 
@@ -43,13 +50,44 @@ class Use:
             return None
         with contextlib.suppress(OSError):
             os.utime(folder / _USE)
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return Use(descriptor)
+        _try_for(_PATIENCE, lambda: fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB))
+        use = Use(descriptor)
+        if not _same_file(descriptor, folder / _USE):
+            use.close()
+            return None
+        return use
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _try_for(seconds: float, lock: Callable[[], None]) -> None:
+    """Call `lock` until it succeeds, at most for so long. A file system without locks is not asked again.
+
+    A process that lists the cache holds a lock for some microseconds, one that drops a folder until it has renamed it.
+    After `seconds` the process that holds it has probably been stopped. We go on without the lock then: files that are
+    open can be read even if their folder is dropped.
+    """
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(OSError):
+        while True:
+            try:
+                lock()
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_PAUSE)
+                    continue
+            return
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+_PARTS = Path("/sys/fs/cgroup/memory.stat")
 
 
 def cores() -> int:
@@ -42,9 +43,22 @@ def peak_memory() -> int | None:
 
 
 def _container_bytes() -> int:
-    """Bytes that the control group still allows; practically unlimited if there is no limit."""
+    """Bytes that the control group still allows; practically unlimited if there is no limit.
+
+    Files that the system keeps in memory count as free, as they do outside of a container: it gives them up when a
+    program needs the memory. Without this, a container that has just written a large file seems to be full.
+    """
     try:
         limit, used = _LIMIT.read_text().strip(), int(_USED.read_text())
-        return max(0, int(limit) - used) if limit != "max" else 1 << 62
+        return max(0, int(limit) - max(0, used - _cached_bytes())) if limit != "max" else 1 << 62
     except (OSError, ValueError):
         return 1 << 62
+
+
+def _cached_bytes() -> int:
+    """Bytes of files that the control group keeps in memory; 0 where that is not told."""
+    try:
+        told = dict(line.split() for line in _PARTS.read_text().splitlines())
+        return int(told["active_file"]) + int(told["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,10 @@ from torch import Tensor
 
 from raymine.contracts import Bounds, Rays, Rendered
 from raymine.evaluate import quick
+from raymine.evaluate.protocol import digest, protocol_of
+from raymine.scenes import load_scene
 from raymine.step import TrainData
+from support.scene_writers import ring, write_colmap
 
 
 class Pictures:
@@ -111,3 +116,22 @@ def test_non_finite_prediction_gives_low_finite_psnr() -> None:
     found = quick.quick_psnr(Painter((math.nan,)), data(Pictures([(4, 4)])), (1.0, 1.0, 1.0))
     # Black against nearly white: far below 10 dB, but a number.
     assert 0 < found < 10
+
+
+def test_protocol_tells_views_size_split_and_background_apart(tmp_path: Path) -> None:
+    write_colmap(ring(), tmp_path)
+    scene = load_scene(tmp_path)
+    frames = scene.of_split("test")
+    assert len(frames) > 1
+    base = quick.quick_protocol(scene, frames, "test")
+    assert (base["split"], base["views"], base["available"]) == ("test", len(frames), len(frames))
+    others = [
+        quick.quick_protocol(load_scene(tmp_path, downscale=4), frames, "test"),
+        quick.quick_protocol(scene, frames[:1], "test"),
+        quick.quick_protocol(scene, frames, "held-out"),
+        quick.quick_protocol(replace(scene, background=(1.0, 0.0, 1.0)), frames, "test"),
+    ]
+    assert len({found["digest"] for found in (base, *others)}) == 5
+    assert quick.quick_protocol(load_scene(tmp_path), frames, "test") == base
+    # It is not that of a full evaluation of the same views.
+    assert base["digest"] != digest(protocol_of(scene, "test", len(frames)))

@@ -29,7 +29,7 @@ from raymine.experiment import (
 from raymine.metrics_log import read_rows
 from raymine.rundir import RunDir, list_runs, summarise_run
 from raymine.step import TrainConfig
-from support.disc_scene import write_scene
+from support.disc_scene import write_scene, write_scene_of_eight
 from support.fake_training import deterministic
 from support.killed_run import TINY
 from support.runs import StopAt, request
@@ -38,6 +38,22 @@ from support.runs import StopAt, request
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene")
+
+
+def test_quick_protocol_is_that_of_the_score_in_the_manifest(tmp_path: Path) -> None:
+    scene = write_scene_of_eight(tmp_path / "eight")
+
+    def views(steps: int, evaluate_views: int) -> object:
+        again = request(scene, tmp_path / "run", steps, resume=True, evaluate_views=evaluate_views)
+        train(again)
+        return (RunDir.open(tmp_path / "run").read_manifest().quick_protocol or {}).get("views")
+
+    assert views(8, 2) == 2
+    # Nothing is evaluated anew: the score is still that of two views.
+    assert views(8, 1) == 2
+    assert views(16, 1) == 1
+    # There is no score at the last step.
+    assert views(24, 0) is None
 
 
 class Starts(SilentObserver):
@@ -83,6 +99,8 @@ def test_stopped_and_resumed_run_equals_uninterrupted_run_and_loads(tmp_path: Pa
     assert looks[-1]["step"] == 40
     assert manifest.test_psnr == second.test_psnr == looks[-1]["psnr"]
     listed = summarise_run(tmp_path / "parts")
+    assert listed.protocol == f"quick-{(manifest.quick_protocol or {})['digest']}"
+    assert listed.protocol == summarise_run(tmp_path / "whole").protocol
     assert (listed.train_psnr, listed.test_psnr) == (second.train_psnr, second.test_psnr)
     assert [attempt.from_step for attempt in manifest.attempts] == [0, 16]
     assert all(attempt.ended for attempt in manifest.attempts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -11,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine.contracts import Rays, Renderer
+from raymine.contracts import Rays, Renderer, Scene
+from raymine.files import JSON
 from raymine.kernels.threads import mean
 from raymine.step import TrainData
+
+from .protocol import digest, protocol_of
 
 # Rays of one quick evaluation over all views: about a second on two cores, for images of any size.
 QUICK_RAYS = 1 << 15
@@ -27,11 +31,35 @@ these never select a checkpoint. `held-out`: taken out of the training split; th
 
 @dataclass(frozen=True)
 class QuickScore:
-    """The result of a quick evaluation: mean PSNR (dB) over `views` views; NaN if every pixel is masked."""
+    """The result of a quick evaluation: mean PSNR (dB) over `views` views; NaN if every pixel is masked.
+
+    protocol: what it was measured on, with a digest (`quick_protocol`).
+    """
 
     psnr: float
     views: int
     split: EvalSplit
+    protocol: dict[str, JSON] = field(default_factory=dict)
+
+
+def quick_protocol(scene: Scene, frames: Sequence[int], split: EvalSplit) -> dict[str, JSON]:
+    """What a quick evaluation of these frames is measured on: views, their size, split and background.
+
+    Quick scores may be compared if they have the same `digest`. It differs from that of a full evaluation, which
+    compares every pixel, after rounding to 8 bits.
+    """
+    found = protocol_of(scene, scene.frames[frames[0]].split, len(frames))
+    found = replace(
+        found,
+        split="held-out" if split == "held-out" else found.split,
+        quantisation="none",
+        psnr=f"of a regular grid of pixels, {QUICK_RAYS} of all views",
+        ssim="none",
+        lpips="none",
+    )
+    shown: tuple[str, ...] = ("split", "views", "available", "width", "height", "images")
+    fields = {name: getattr(found, name) for name in shown}
+    return {"digest": digest(found), **fields, "background": list(found.background)}
 
 
 class QuickEvaluation:

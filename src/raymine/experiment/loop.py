@@ -340,6 +340,7 @@ class Loop:
                 loop.looks = setup.guard.look(loop.looks)
         # NaN (every pixel is masked) is not a score: as the first best score, no other could exceed it.
         look = None if math.isnan(found.psnr) else (step, found.psnr)
+        loop.measured = found.protocol
         best = False
         if found.split == "test":
             loop.test = look

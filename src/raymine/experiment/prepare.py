@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from raymine.step import TrainConfig, TrainData
 from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.step.precision import amp_problem
 
+from .bank_budget import BankBudget, choose_bank_budget
 from .memory import ImagePlace, place_images
 from .request import TrainRequest
 from .saved.start_from import Start, find_start
@@ -48,6 +49,7 @@ class Prepared:
     """A checked request. digest: of the description of the scene. config: the complete config of the run.
 
     start: the run whose parameters it starts from; None for none. details: sentences for users who want to know more.
+    bank_budget: the main memory that the images may take.
     """
 
     scene: Scene
@@ -56,6 +58,7 @@ class Prepared:
     device: torch.device
     start: Start | None = None
     details: tuple[str, ...] = ()
+    bank_budget: BankBudget = field(default_factory=BankBudget)
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,9 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
         schedule=_schedule(request, device, steps, max_seconds),
         init_from=None if start is None else start.init,
     )
-    return Prepared(scene, digest, config, device, start, (placed.reason,) if placed.reason else ())
+    details = (placed.reason,) if placed.reason else ()
+    budget = choose_bank_budget(request.bank_budget, train, scene.bounds, device)
+    return Prepared(scene, digest, config, device, start, details, budget)
 
 
 def _place_images(
@@ -236,18 +241,20 @@ def open_data(
     what: str = "images",
     rig: CameraRig | None = None,
     depths: bool = False,
+    budget: BankBudget | None = None,
 ) -> LoadedData:
     """Open cameras and pixels of some frames of a scene. Images that are not in the cache are decoded first.
 
     what: the images in words, for `progress`. rig: the cameras of these frames, if they have been made already.
-    depths: read the depth maps of the frames too.
+    depths: read the depth maps of the frames too. budget: the main memory that the images may take; None: half of what
+    is free.
     """
 
     def report(done: int, total: int) -> None:
         if progress is not None:
             progress(what, done, total)
 
-    bank = open_bank(scene, frames, progress=report)
+    bank = open_bank(scene, frames, bank_budget=None if budget is None else budget.bytes, progress=report)
     rig = rig or CameraRig(scene, frames, device)
     maps = DepthMaps(scene, frames) if depths else None
     return LoadedData(TrainData(rig, bank, scene.bounds, scene.background, maps), bank)

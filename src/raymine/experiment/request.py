@@ -11,8 +11,10 @@ from raymine.config import InitFrom, require_seconds, require_steps
 from raymine.errors import ConfigError, option
 from raymine.files import JSON
 from raymine.kernels.dispatch import MOST_THREADS
+from raymine.quantities import size
 from raymine.recipes import AUTO, AnyRecipe, packages_of
 from raymine.recipes.techniques import Techniques
+from raymine.scenes.bank.pack import LEAST_BUDGET
 from raymine.tracking import require_backends
 
 from .horizon import Replay
@@ -42,6 +44,8 @@ class TrainRequest:
     evaluate_views: number of test views of each quick evaluation; 0 turns it off.
     replay: steps and learning-rate horizons that another run recorded, to repeat a time-limited run exactly.
     gpu_memory: bytes of a GPU that the run may take; None for what is free.
+    bank_budget: bytes of main memory that the images may take; None for half of what is free. Beyond it pixels are read
+        from the file. The result is the same.
     threads: threads of a CPU run; None is all cores, or the number that a resumed run began with. The bits of a run
         may depend on it (`kernels/threads.py`).
     track: trackers that receive the metrics besides metrics.jsonl (`tracking.BACKENDS`).
@@ -69,6 +73,7 @@ class TrainRequest:
     replay: Replay | None = None
     threads: int | None = None
     gpu_memory: int | None = None
+    bank_budget: int | None = None
     runs_root: Path = Path("runs")
     track: tuple[str, ...] = ()
     profile: bool = False
@@ -94,6 +99,11 @@ class TrainRequest:
             raise ConfigError(f"{option('hold_out')} must be 0 or more views, got {self.hold_out}.")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"{option('threads')} must be between 1 and {MOST_THREADS}, got {self.threads}.")
+        if self.bank_budget is not None and self.bank_budget < LEAST_BUDGET:
+            raise ConfigError(
+                f"{option('bank_budget')} must be at least {size(LEAST_BUDGET)}, got {size(self.bank_budget)}.",
+                hint="Leave it out for half of the memory that is free.",
+            )
         if self.evaluate_views < 0:
             raise ConfigError(f"{option('evaluate_views')} must be 0 or more, got {self.evaluate_views}.")
         require_backends(self.track)

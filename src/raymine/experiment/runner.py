@@ -11,6 +11,7 @@ import torch
 
 from raymine import checkpoint, recipes
 from raymine.config import RunConfig, allowing, differences, identity, model_digest
+from raymine.engines import draws_on_device
 from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
@@ -21,6 +22,7 @@ from raymine.step.distributed.meeting import Notes
 from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.step.hardness import hard_view
 
+from .bank_budget import bank_sentence, falls_short
 from .drive import Limits
 from .loop import Loop, LoopSetup
 from .memory import memory_errors
@@ -212,6 +214,7 @@ def _train_in(
             state.step,
             leader.advance,
             lambda: work.bank.waited + work.engine.waited,
+            falls_short(work.bank, config.train, device),
             device,
             Observers([journal, observer]),
         )
@@ -285,6 +288,11 @@ def _start_info(run: RunDir, work: Work, step: int, loop: LoopState, warnings: t
     if ranks.active:
         sharing = f"{ranks.world}, which share the rays of each step" if ranks.world > 1 else "1"
         notes = (*notes, f"Processes: {sharing} ({ranks.backend}).")
+    details = prepared.details
+    if falls_short(work.bank, config.train, prepared.device):
+        notes = (*notes, bank_sentence(work.bank, prepared.bank_budget))
+    elif not draws_on_device(config.train, prepared.device.type):
+        details = (*details, bank_sentence(work.bank, prepared.bank_budget))
     if prepared.device.type == "cuda" and engine.name != "fused":
         notes = (*notes, f"Engine: {engine.name}, because {engine.reason}.")
         if config.train.deterministic:
@@ -301,7 +309,7 @@ def _start_info(run: RunDir, work: Work, step: int, loop: LoopState, warnings: t
         max_seconds=config.max_seconds,
         max_useful_steps=0 if config.max_seconds is None else config.train.max_useful_steps,
         notes=notes,
-        details=prepared.details,
+        details=details,
         warnings=warnings,
         source=scene,
         trained=work.data.rig.frames,

@@ -13,7 +13,7 @@ from raymine.contracts import Scene, targets_of
 from raymine.engines import Engine, compile_ahead, engine_for
 from raymine.errors import option
 from raymine.evaluate.hard_images import ImageErrors
-from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore
+from raymine.evaluate.quick import EvalSplit, QuickEvaluation, QuickScore, quick_protocol
 from raymine.files import JSON
 from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
@@ -117,12 +117,14 @@ def make_ready(
             if not ranks.active:
                 wait_for_kernels = compile_ahead(config.train, rig, scene.bounds, masked, device)
             depths = "depth" in targets_of(config.train.loss)
-            opened = open_data(scene, trained, device, progress, "images to train on", rig, depths)
+            budget = prepared.bank_budget
+            opened = open_data(scene, trained, device, progress, "images to train on", rig, depths, budget)
             loaded = stack.enter_context(opened)
             frames = _frames_to_look_at(scene, held_out, config.schedule.evaluate_views)
             views = None
             if frames and ranks.leads:
-                views = stack.enter_context(open_data(scene, frames, device, progress, "images to evaluate")).train
+                opened = open_data(scene, frames, device, progress, "images to evaluate", budget=budget)
+                views = stack.enter_context(opened).train
         with watch.stage("pixel maps"):
             pixels = PixelSampler(config.train.pixels, loaded.bank)
         if progress is not None:
@@ -182,9 +184,10 @@ def _evaluator(scene: Scene, views: TrainData, split: EvalSplit, engine: Engine)
     """The function that runs the quick evaluation on these views of `split`."""
 
     quick = QuickEvaluation(views, scene.background or (0.0, 0.0, 0.0))
+    protocol = quick_protocol(scene, views.rig.frames, split)
 
     def evaluate() -> QuickScore:
-        return QuickScore(quick.psnr(engine.renderer()), len(views.rig), split)
+        return QuickScore(quick.psnr(engine.renderer()), len(views.rig), split, protocol)
 
     return evaluate
 

@@ -74,6 +74,7 @@ class Manifest:
 
     PSNR in dB: `train_psnr` is the last recorded training value. `test_psnr` and `held_out_psnr` are quick evaluations
     of the model at `step`, on test views or on views held out from training; None if there was none at that step.
+    `quick_protocol`: what these two were measured on, with a digest; None for runs of earlier versions.
     `best_step` and `best_held_out_psnr` describe the best checkpoint, which only held-out views select. `hard_images`:
     training images that stayed hard while the others improved, when the run has finished. `train_images`: their number;
     None for runs of earlier versions.
@@ -94,6 +95,7 @@ class Manifest:
     train_psnr: float | None = None
     test_psnr: float | None = None
     held_out_psnr: float | None = None
+    quick_protocol: dict[str, JSON] | None = None
     best_step: int | None = None
     best_held_out_psnr: float | None = None
     hard_images: tuple[str, ...] = ()

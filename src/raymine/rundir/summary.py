@@ -19,7 +19,10 @@ IndexStatus = Literal["running", "finished", "stopped", "failed", "crashed", "un
 STATUSES: tuple[IndexStatus, ...] = ("running", "finished", "stopped", "failed", "crashed", "unreadable")
 
 QUICK = "quick"
-"""The protocol of a run that has no evaluation: some pixels of some views, looked at while it trained."""
+"""The protocol of a run that has no evaluation: some pixels of some views, looked at while it trained.
+
+`quick-<digest>` where the run records which views, and of what size; `quick` alone for runs of earlier versions.
+"""
 UNRECORDED = "unrecorded"
 """The protocol of an evaluation that does not name one."""
 
@@ -30,7 +33,8 @@ class RunSummary:
 
     elapsed: training seconds. step: for a running or crashed run, that of its latest checkpoint. problem: an error
     message, or empty. eval_psnr, eval_ssim: what `raymine eval` found of the latest checkpoint on the test split; None
-    if it has not been evaluated. protocol: the digest of the protocol of these scores, or `quick` without them.
+    if it has not been evaluated. protocol: the digest of the protocol of these scores; without them that of the quick
+    score, `quick-<digest>`, or `quick` where it is not recorded. measured: the images of the protocol in words.
     """
 
     name: str
@@ -51,6 +55,7 @@ class RunSummary:
     eval_psnr: float | None = None
     eval_ssim: float | None = None
     protocol: str = QUICK
+    measured: str = ""
     tags: tuple[str, ...] = ()
 
     @property
@@ -67,6 +72,23 @@ def protocol_of(metrics: JSON) -> str:
     found = metrics.get("protocol") if isinstance(metrics, dict) else None
     found = found.get("digest") if isinstance(found, dict) else found
     return found if isinstance(found, str) and found else UNRECORDED
+
+
+def _quick_protocol(recorded: JSON) -> str:
+    """The protocol of a quick score, from what the manifest records of it."""
+    digest = protocol_of({"protocol": recorded})
+    return QUICK if digest == UNRECORDED else f"{QUICK}-{digest}"
+
+
+def _in_words(protocol: JSON) -> str:
+    """The images of a protocol, such as "8 of 20 test images up to 800x800"; empty if they are not recorded."""
+    found = protocol if isinstance(protocol, dict) else {}
+    views, available, width, height = (found.get(name) for name in ("views", "available", "width", "height"))
+    split = found.get("split")
+    if not (isinstance(split, str) and all(isinstance(n, int) for n in (views, available, width, height))):
+        return ""
+    count = f"{views}" if views == available else f"{views} of {available}"
+    return f"{count} {split} images up to {width}x{height}"
 
 
 def read_evaluation(path: Path) -> JSON:
@@ -96,6 +118,7 @@ def summarise_run(path: Path) -> RunSummary:
             status = "running" if is_locked(path / LOCK) else "crashed"
             step = max([step, *list_steps(path / CHECKPOINTS)])
         scores = read_evaluation(path)
+        quick = stored.of("quick_protocol")
         return RunSummary(
             name=path.name,
             path=path,
@@ -114,7 +137,8 @@ def summarise_run(path: Path) -> RunSummary:
             seed=stored.count("seed"),
             eval_psnr=None if scores is None else _number(scores.get("psnr")),
             eval_ssim=None if scores is None else _number(scores.get("ssim")),
-            protocol=QUICK if scores is None else protocol_of(scores),
+            protocol=_quick_protocol(quick) if scores is None else protocol_of(scores),
+            measured=_in_words(quick if scores is None else scores.get("protocol")),
             tags=read_tags(path),
         )
     except RunError as error:
@@ -156,6 +180,10 @@ class _Fields:
         if not isinstance(data, dict):
             raise RunError(f"{path} is damaged: it must be an object.")
         self._data = data
+
+    def of(self, name: str) -> JSON:
+        """The value as it is stored, or None."""
+        return self._data.get(name)
 
     def text(self, name: str, default: str | None = None) -> str:
         if name not in self._data and default is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from raymine.errors import ConfigError, MissingExtraError, did_you_mean, option
+from raymine.files import UnreadableFile, read_json, write_json
 
 from .sink import RunDescription, Sink
+
+_MLFLOW = "mlflow.json"
 
 
 class TensorBoardSink:
@@ -67,7 +71,10 @@ class TrackioSink:
 
 
 class MlflowSink:
-    """Logs to the experiment `raymine` of MLflow, at MLFLOW_TRACKING_URI or in ./mlruns."""
+    """Logs to the experiment `raymine` of MLflow, at MLFLOW_TRACKING_URI or in ./mlruns.
+
+    `mlflow.json` in the run folder has the id of the run there, which a resumed run continues.
+    """
 
     def __init__(self, run: RunDescription) -> None:
         here = None
@@ -78,12 +85,41 @@ class MlflowSink:
         from mlflow.tracking import MlflowClient
 
         self._client: Any = MlflowClient(tracking_uri=here, registry_uri=here)
+        # An address may hold a password, so it is not stored as it is.
+        place = here or os.environ.get("MLFLOW_TRACKING_URI", "")
+        place = hashlib.sha256(place.encode()).hexdigest()[:12]
+        begun = self._begun(run.folder / _MLFLOW, place)
+        self._run: str = self._started(run.folder.name) if begun is None else begun.info.run_id
+        if begun is None:
+            write_json(run.folder / _MLFLOW, {"run_id": self._run, "place": place}, "write the id of the MLflow run")
+        else:
+            self._client.update_run(self._run, status="RUNNING")
+        # A parameter of MLflow cannot be changed, and a resumed run may have more steps than it began with.
+        known = {} if begun is None else begun.data.params
+        for name, value in run.settings.items():
+            if name not in known:
+                self._client.log_param(self._run, name, str(value)[:500])
+
+    def _started(self, name: str) -> str:
+        """The id of a new run."""
         found = self._client.get_experiment_by_name("raymine")
         experiment = self._client.create_experiment("raymine") if found is None else found.experiment_id
-        started = self._client.create_run(experiment, run_name=run.folder.name)
-        self._run: str = started.info.run_id
-        for name, value in run.settings.items():
-            self._client.log_param(self._run, name, str(value)[:500])
+        started: str = self._client.create_run(experiment, run_name=name).info.run_id
+        return started
+
+    def _begun(self, path: Path, place: str) -> Any:
+        """The run that an earlier process began at the same place; None if there is none, or if it was deleted."""
+        try:
+            stored = read_json(path)
+        except UnreadableFile:
+            return None
+        if not isinstance(stored, dict) or stored.get("place") != place:
+            return None
+        try:
+            found = self._client.get_run(stored.get("run_id"))
+        except Exception:  # of MLflow, for a run that is not there
+            return None
+        return None if found.info.lifecycle_stage == "deleted" else found
 
     def write(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():

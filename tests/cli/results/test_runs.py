@@ -88,6 +88,24 @@ def test_scores_of_different_protocols_are_not_ranked_unless_asked(capsys: pytes
     assert names(capsys, "--sort", "step") == ["a", "b", "quick"]
 
 
+def test_quick_scores_of_different_views_are_not_ranked_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    views = {"split": "test", "views": 8, "available": 10, "width": 25, "height": 25}
+    make("a", 20.0, quick_protocol={**views, "digest": "0123456789ab"})
+    make("b", 30.0, quick_protocol={**views, "digest": "0123456789ab"})
+    assert names(capsys, "--sort", "psnr") == ["b", "a"]
+    assert main(["runs"]) == 0
+    assert "protocol" not in capsys.readouterr().out
+    make("c", 25.0, quick_protocol={**views, "digest": "ba9876543210", "width": 12, "height": 12})
+    told = refused(capsys, "--sort", "psnr")
+    assert "2 runs with quick-0123456789ab (8 of 10 test images up to 25x25)" in told
+    assert "1 run with quick-ba9876543210 (8 of 10 test images up to 12x12)" in told
+    assert "raymine eval RUN" in told
+    assert names(capsys, "--sort", "psnr", "--across-protocols") == ["b", "c", "a"]
+    assert [run["protocol"] for run in listed(capsys)["runs"]][2] == "quick-ba9876543210"
+    assert main(["runs"]) == 0
+    assert "protocol" in capsys.readouterr().out
+
+
 def test_compare_shows_settings_that_differ_first(capsys: pytest.CaptureFixture[str]) -> None:
     make("a", 20.0)
     make("bb", 20.0, seed=2)

@@ -53,3 +53,10 @@ def test_each_problem_of_the_machine_has_its_sentence() -> None:
     ]
     assert [kind for kind, _ in warnings_of(full, 0.1, on_cpu=False)] == ["low-memory", "full-gpu"]
     assert warnings_of(Sample(), None, on_cpu=True) == []
+
+
+def test_waiting_for_the_file_names_the_budget_of_the_images() -> None:
+    (read,) = warnings_of(Sample(), 0.4, on_cpu=True, from_file=True)
+    (cold,) = warnings_of(Sample(), 0.4, on_cpu=True)
+    assert "raise `bank_budget` if there is memory for it" in read[1]
+    assert "bank_budget" not in cold[1]

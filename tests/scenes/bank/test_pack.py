@@ -288,5 +288,7 @@ def test_invalid_arguments_of_open_bank_raise(tmp_path: Path, photos: Scene) -> 
         open_bank(photos, [6], cache_dir=tmp_path)
     with pytest.raises(ConfigError, match="`memory_budget` must be at least 1 MB"):
         open_bank(photos, [0], cache_dir=tmp_path, memory_budget=3)
+    with pytest.raises(ConfigError, match="`bank_budget` must be at least 1 MB"):
+        open_bank(photos, [0], cache_dir=tmp_path, bank_budget=3)
     with pytest.raises(ConfigError, match="`workers` must be at least 1, got 0"):
         open_bank(photos, [0], cache_dir=tmp_path, workers=0)

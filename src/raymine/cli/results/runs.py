@@ -112,11 +112,11 @@ class Runs:
         scored = [run for run in found if key(run) is not None]
         protocols = sorted({run.protocol for run in scored})
         if len(protocols) > 1 and not self.across_protocols:
-            counts = {name: sum(run.protocol == name for run in scored) for name in protocols}
-            told = ", ".join(f"{_count(count)} with {_protocol(name)}" for name, count in counts.items())
+            told = ", ".join(_runs_with(name, scored) for name in protocols)
             raise ConfigError(
                 f"--sort {self.sort}: these runs were scored by different protocols: {told}.",
-                hint="Evaluate them in the same way (`raymine eval RUN`), or rank them anyhow with --across-protocols.",
+                hint="Evaluate them in the same way (`raymine eval RUN`), list only those of one image size (--scene, "
+                "--recipe, --tag), or rank them anyhow with --across-protocols.",
             )
         rest = [run for run in found if key(run) is None]
         return [*sorted(scored, key=lambda run: -(key(run) or 0.0)), *rest]
@@ -189,19 +189,27 @@ def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
+def _runs_with(protocol: str, scored: list[RunSummary]) -> str:
+    """How many runs have a protocol, and of which images it is where that is known."""
+    found = [run for run in scored if run.protocol == protocol]
+    measured = f" ({found[0].measured})" if found[0].measured else ""
+    return f"{_count(len(found))} with {_protocol(protocol)}{measured}"
+
+
 def _protocol(name: str) -> str:
-    return name if len(name) < 16 else name[:8]
+    return name if len(name) < 20 else name[:8]
 
 
 def _print_runs(found: list[RunSummary]) -> None:
     # Show the columns of held-out views, evaluations and tags only if a run has them.
     held_out = any(run.held_out_psnr is not None for run in found)
     evaluated = any(run.eval_psnr is not None for run in found)
+    protocols = len({run.protocol for run in found if run.psnr is not None}) > 1 or evaluated
     tagged = any(run.tags for run in found)
     scores = ["train\nPSNR", "test\nPSNR"]
     scores += ["held-out\nPSNR"] if held_out else []
     scores += ["eval\nPSNR", "eval\nSSIM"] if evaluated else []
-    columns = ["run", "scene", "recipe", "status", "step", *scores, *(["protocol"] if evaluated else [])]
+    columns = ["run", "scene", "recipe", "status", "step", *scores, *(["protocol"] if protocols else [])]
     columns += ["started\n(UTC)", "trained", *(["tags"] if tagged else [])]
     rows = []
     for run in found:
@@ -209,7 +217,7 @@ def _print_runs(found: list[RunSummary]) -> None:
         cells += [output.number(run.train_psnr), output.number(run.test_psnr)]
         cells += [output.number(run.held_out_psnr)] if held_out else []
         cells += [output.number(run.eval_psnr), output.number(run.eval_ssim, 4)] if evaluated else []
-        cells += [_protocol(run.protocol)] if evaluated else []
+        cells += [_protocol(run.protocol)] if protocols else []
         cells += [run.started[:16].replace("T", " "), output.duration(run.elapsed)]
         rows.append([*cells, *([", ".join(run.tags)] if tagged else [])])
     output.results().print(output.table("", columns, rows, right=("step", *scores, "trained")))

@@ -94,6 +94,9 @@ class Train:
     gpu_memory: str | None = None
     """Memory of the GPU that the run may take, such as 8GB, for a GPU that is shared. All that is free if not given.
     Images that do not fit are on the GPU a part at a time (docs/memory.md)."""
+    bank_budget: str | None = None
+    """Main memory that the images may take, such as 2GB; half of what is free if not given. Images that do not fit are
+    read from the cache on disk, which is slower. The result is the same."""
     out: Path | None = None
     """Run folder. The next free `runs/SCENE-RECIPE-N` if not given."""
     resume: bool = False
@@ -146,6 +149,7 @@ class Train:
             leave_out=self.leave_out,
             threads=self.threads,
             gpu_memory=None if self.gpu_memory is None else parse_size(self.gpu_memory),
+            bank_budget=None if self.bank_budget is None else parse_size(self.bank_budget),
             init_from=self.init_from,
             techniques=Techniques(
                 progressive=self.progressive,

@@ -65,12 +65,14 @@ class Scores:
     """PSNR values (dB) of a run, under the names that results, manifests and the index of runs share.
 
     train_psnr: of the training rays of the last metrics row. test_psnr, held_out_psnr: of the quick evaluation at the
-    last step; None if there was none at that step. best_step, best_held_out_psnr: of the best checkpoint.
+    last step; None if there was none at that step. quick_protocol: what these were measured on, where that is known.
+    best_step, best_held_out_psnr: of the best checkpoint.
     """
 
     train_psnr: float | None
     test_psnr: float | None
     held_out_psnr: float | None
+    quick_protocol: dict[str, JSON] | None
     best_step: int | None
     best_held_out_psnr: float | None
 
@@ -87,6 +89,7 @@ class LoopState(DriveState):
     rollbacks: (at step, back to step). test, held_out: (step, dB) of the latest quick evaluation of test views and of
     views held out from training. best: (step, dB) of the best evaluation of held-out views. evaluation_pending: a
     signal stopped the run before an evaluation that was due. window_from: `elapsed` at the start of the window.
+    measured: what the latest quick evaluation was measured on (`evaluate.quick.quick_protocol`).
     looks: errors of every training image at the first and the latest look (see `guard`).
     """
 
@@ -99,12 +102,15 @@ class LoopState(DriveState):
     last_psnr: float | None = None
     window: Window = field(default_factory=Window)
     window_from: float = 0.0
+    measured: dict[str, JSON] = field(default_factory=dict)
     looks: list[tuple[float, ...]] = field(default_factory=list)
 
     def scores(self, step: int) -> Scores:
         """The scores of the model at `step`, the current step."""
         best_step, best = self.best or (None, None)
-        return Scores(self.last_psnr, _at(self.test, step), _at(self.held_out, step), best_step, best)
+        test, held_out = _at(self.test, step), _at(self.held_out, step)
+        known = self.measured if (test, held_out) != (None, None) and self.measured else None
+        return Scores(self.last_psnr, test, held_out, known, best_step, best)
 
     def best_marker(self) -> Best | None:
         """The marker of the best checkpoint; None if no evaluation has selected one."""

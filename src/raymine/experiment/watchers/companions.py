@@ -34,16 +34,19 @@ class Companions:
         step: int,
         advance: Advance,
         waited: Callable[[], float],
+        from_file: bool,
         device: torch.device,
         others: Observer,
     ) -> None:
-        """others: who is told about events, besides the trackers. waited: seconds waited for pixels so far."""
+        """others: who is told about events, besides the trackers. waited: seconds waited for pixels so far.
+        from_file: whether pixels are read from the file, because the images do not fit into memory."""
         described = RunDescription(run.path.absolute(), config.scene, config.recipe, flattened(config.to_json()), step)
         sinks = [SinkThread(name, make_sink(name, described)) for name in request.track]
         self._tracker = Tracker(sinks, others.on_event)
         told = Observers([others, self._tracker])
         gpu = None if device.type != "cuda" else device.index or torch.cuda.current_device()
-        self._watch = MachineWatch(Monitor(gpu), waited, told.on_event, on_cpu=device.type == "cpu")
+        on_cpu = device.type == "cpu"
+        self._watch = MachineWatch(Monitor(gpu), waited, told.on_event, on_cpu=on_cpu, from_file=from_file)
         self.observer: Observer = Observers([self._tracker, self._watch])
         self.advance = advance
         if request.profile:

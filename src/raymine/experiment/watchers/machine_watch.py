@@ -24,13 +24,21 @@ _LEAST_SECONDS = 3.0
 class MachineWatch(SilentObserver):
     """Writes an event `monitor` for each sample of the machine. tell: receives it, and warnings, one of each kind.
 
-    waited: seconds that training has waited for pixels so far. on_cpu: whether the run trains on the CPU.
+    waited: seconds that training has waited for pixels so far. on_cpu: whether the run trains on the CPU. from_file:
+    whether pixels are read from the file, because the images do not fit into the memory that they may take.
     """
 
     def __init__(
-        self, monitor: Monitor, waited: Callable[[], float], tell: Callable[[Event], None], *, on_cpu: bool
+        self,
+        monitor: Monitor,
+        waited: Callable[[], float],
+        tell: Callable[[Event], None],
+        *,
+        on_cpu: bool,
+        from_file: bool = False,
     ) -> None:
-        self._monitor, self._waited, self._tell, self._on_cpu = monitor, waited, tell, on_cpu
+        self._monitor, self._waited, self._tell = monitor, waited, tell
+        self._on_cpu, self._from_file = on_cpu, from_file
         self._since: tuple[float, float] | None = None
         self._warned: set[str] = set()
 
@@ -48,7 +56,7 @@ class MachineWatch(SilentObserver):
         known = {name: value for name, value in asdict(sample).items() if value is not None}
         data: dict[str, JSON] = {**known, **({} if share is None else {"waiting": round(share, 4)})}
         self._tell(Event("monitor", _words(sample, share), live.step, data=data))
-        for kind, message in warnings_of(sample, share, on_cpu=self._on_cpu):
+        for kind, message in warnings_of(sample, share, on_cpu=self._on_cpu, from_file=self._from_file):
             if kind not in self._warned:
                 self._warned.add(kind)
                 self._tell(Event(kind, message, live.step, "warning"))
@@ -57,14 +65,21 @@ class MachineWatch(SilentObserver):
         self._monitor.close()
 
 
-def warnings_of(sample: Sample, waiting: float | None, *, on_cpu: bool) -> list[tuple[str, str]]:
-    """What holds a run up, as (kind, sentence). waiting: share of training time spent on reading pixels."""
+def warnings_of(
+    sample: Sample, waiting: float | None, *, on_cpu: bool, from_file: bool = False
+) -> list[tuple[str, str]]:
+    """What holds a run up, as (kind, sentence). waiting: share of training time spent on reading pixels.
+
+    on_cpu, from_file: as in `MachineWatch`.
+    """
     found = []
     if waiting is not None and waiting >= WAITING:
         found.append(
             (
                 "data-wait",
-                f"{waiting * 100:.0f} % of step time waits for images: put the cache (RAYMINE_CACHE) on a faster disk, "
+                f"{waiting * 100:.0f} % of step time waits for images: "
+                + (f"raise {option('bank_budget')} if there is memory for it, " if from_file else "")
+                + "put the cache (RAYMINE_CACHE) on a faster disk, "
                 + ("" if on_cpu else f"raise {option('gpu_memory')} if that is set, ")
                 + f"or train on smaller images with {option('downscale', 2)}",
             )

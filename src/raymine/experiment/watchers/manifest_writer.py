@@ -59,6 +59,7 @@ class ManifestWriter:
             train_psnr=scores.train_psnr,
             test_psnr=scores.test_psnr,
             held_out_psnr=scores.held_out_psnr,
+            quick_protocol=scores.quick_protocol,
             best_step=scores.best_step,
             best_held_out_psnr=scores.best_held_out_psnr,
             horizons=tuple(loop.horizons),

@@ -32,7 +32,7 @@ from raymine.quantities import size
 from raymine.scenes._cache import cache_path, locked, storage_error, writable_folder
 from raymine.scenes.bank.index import Content, Index, read_index, write_index
 from raymine.scenes.bank.io import open_for_reading, slot_crc
-from raymine.scenes.bank.pack import DEFAULT_BUDGET, Job, largest_decode, make_pack
+from raymine.scenes.bank.pack import DEFAULT_BUDGET, LEAST_BUDGET, Job, largest_decode, make_pack, reading_budget
 from raymine.scenes.bank.reader import PackReader
 from raymine.scenes.bank.sources import Source, selection_key, sources_of
 
@@ -82,6 +82,11 @@ class ImageBank:
     def nbytes(self) -> int:
         """Size of the packed pixels and masks in bytes."""
         return self._index.nbytes
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the images fit into the budget for reading, so that pixels come from memory."""
+        return self._pack.mapped
 
     def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Pixels at image, y, x [R] (integers on the CPU) -> RGBA [R, 4] and weight [R], float32. Not differentiable.
@@ -210,6 +215,7 @@ def open_bank(
     *,
     cache_dir: Path | None = None,
     memory_budget: int | None = None,
+    bank_budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
     message: Callable[[str], None] | None = None,
@@ -217,8 +223,10 @@ def open_bank(
     """The image bank of `frames` (indices into `scene.frames`), each image at the size of its camera.
 
     cache_dir: default `$RAYMINE_CACHE` or `~/.cache/raymine`; there `$RAYMINE_CACHE_BUDGET` limits what packs take.
-    memory_budget: resident memory in bytes that packing and reading may each add to the process. None: 512 MB; an image
-    that takes more is then decoded alone if half of the free memory is enough for it.
+    memory_budget: resident memory in bytes that packing and reading may each add to the process. None: 512 MB to pack;
+    an image that takes more is then decoded alone if half of the free memory is enough for it.
+    bank_budget: the same of reading alone. None: `memory_budget`, or half of the free memory (`reading_budget`). Images
+    beyond it are read from the file, pixel by pixel; the pixels are the same.
     progress: called with (images done, images in total) while packing.
     workers: number of decoding threads; default one per core.
     message: receives sentences for the user (waiting for another process, a damaged cache); default: log warnings.
@@ -226,11 +234,13 @@ def open_bank(
     SceneError names every image that cannot be read. ResourceError says which disk space, memory or permission is
     missing.
     """
-    if memory_budget is not None and memory_budget < 1 << 20:
-        raise ConfigError(
-            f"`memory_budget` must be at least 1 MB, got {memory_budget} bytes.", hint="The default is 512 MB."
-        )
+    for name, given in (("memory_budget", memory_budget), ("bank_budget", bank_budget)):
+        if given is not None and given < LEAST_BUDGET:
+            raise ConfigError(
+                f"`{name}` must be at least 1 MB, got {given} bytes.", hint="Leave it out for the default."
+            )
     budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+    reading = bank_budget or memory_budget or reading_budget()
     largest = largest_decode() if memory_budget is None else memory_budget
     if workers is not None and workers < 1:
         raise ConfigError(f"`workers` must be at least 1, got {workers}.", hint="Leave it out for one per core.")
@@ -239,10 +249,17 @@ def open_bank(
     root = cache_path() if cache_dir is None else Path(cache_dir).absolute()
     # File systems allow names of 255 bytes, and a character takes up to 4.
     folder = root / "banks" / f"{scene.root.name[:50] or 'scene'}-{selection_key(sources)}"
-    job = Job(folder, sources, budget, largest, workers or cores(), progress)
-    ready = _finished(job)
-    index, pack = ready or _packed(job, scene.root, say)
-    bank = ImageBank(pack, index, budget, Use.begin(folder))
+    job = Job(folder, sources, budget, largest, reading, workers or cores(), progress)
+    # The pack is marked as used before it is opened, so that no other process drops it in between.
+    use = Use.begin(folder)
+    try:
+        ready = _finished(job)
+        index, pack = ready or _packed(job, scene.root, say)
+    except BaseException:
+        if use is not None:
+            use.close()
+        raise
+    bank = ImageBank(pack, index, budget, use or Use.begin(folder))
     if ready is None and cache_dir is None:
         _keep_budget(say)
     return bank
@@ -278,7 +295,7 @@ def _finished(job: Job) -> tuple[Index, PackReader] | None:
         # Where new stamps can be written, they are worth it: without them the files are hashed again every time.
         if not fresh and (os.access(job.folder, os.W_OK) or len(_unchanged(job, index)) < len(job.sources)):
             return None
-        return None if _damaged(job.folder, index) else (index, PackReader(job.folder / index.pack, job.budget))
+        return None if _damaged(job.folder, index) else (index, PackReader(job.folder / index.pack, job.reading))
     except (OSError, ValueError, UnreadableFile):
         return None
 
@@ -289,7 +306,7 @@ def _packed(job: Job, root: Path, say: Callable[[str], None]) -> tuple[Index, Pa
     try:
         with locked(job.folder / "lock", lambda: say(f"Another process is packing {root}; waiting for it.")):
             index = _current_index(job, say)
-            return index, PackReader(job.folder / index.pack, job.budget)
+            return index, PackReader(job.folder / index.pack, job.reading)
     except OSError as error:
         raise storage_error(error, job.folder, "the image bank") from error
 

@@ -34,6 +34,7 @@ from raymine.scenes.bank.io import PIECE, WriteError, copy_slot, open_for_readin
 from raymine.scenes.bank.sources import Source
 
 DEFAULT_BUDGET = 512 << 20
+LEAST_BUDGET = 1 << 20
 SHRINK_IMAGE = "Shrink the image file, or free some memory."
 _SPARE = 32 << 20  # bytes of disk left free beside a pack
 
@@ -43,14 +44,16 @@ class Job:
     """What to pack, and how.
 
     budget: memory in bytes for all images that are decoded at once. largest: the most that one image may take, which is
-    decoded alone if it is beyond the budget. progress: called with (images done, images in total). old: the index of an
-    earlier pack. known: for each source that has not changed, its content in `old`.
+    decoded alone if it is beyond the budget. reading: memory in bytes that reading the pack may take. progress: called
+    with (images done, images in total). old: the index of an earlier pack. known: for each source that has not changed,
+    its content in `old`.
     """
 
     folder: Path
     sources: Sequence[Source]
     budget: int
     largest: int
+    reading: int
     workers: int
     progress: Callable[[int, int], None] | None = None
     old: Index | None = None
@@ -60,6 +63,16 @@ class Job:
 def largest_decode() -> int:
     """Bytes that a single image may take to decode if nobody has set a budget: half of the free memory."""
     return max(DEFAULT_BUDGET, free_memory() // 2)
+
+
+def reading_budget(working: int = 0) -> int:
+    """Bytes of a pack that may be in memory if nobody has set a budget.
+
+    Half of the memory that is free beside `working`, the bytes that are needed for other things; at least 512 MB where
+    there is that much. Pages of a mapped pack can be given up without writing them, so they make no machine swap.
+    """
+    room = max(0, free_memory() - working)
+    return max(room // 2, min(DEFAULT_BUDGET, room), LEAST_BUDGET)
 
 
 def memory_excess(header: Header, largest: int) -> str | None:
