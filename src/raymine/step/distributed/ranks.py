@@ -255,6 +255,14 @@ def join(place: Place, device: torch.device, timeout: float) -> Ranks:
     return Ranks(place, groups, timeout, Notes(store))
 
 
+def among(place: Place, device: torch.device, timeout: float) -> Ranks:
+    """The ranks of a process group that another program has made, such as a Lightning Trainer.
+
+    All of its processes call this at the same time. The group stays that program's: it ends it.
+    """
+    return Ranks(place, _groups(device, place.world, timeout), timeout)
+
+
 def _groups(device: torch.device, world: int, timeout: float) -> Groups:
     """The groups of all ranks, with NCCL for tensors where no two ranks have the same GPU."""
     found: list[str | None] = [None] * world
