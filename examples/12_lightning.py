@@ -1,6 +1,6 @@
 """raymine's step under a PyTorch Lightning `Trainer`, with a callback and a checkpoint.
 
-    python examples/12_lightning.py [SCENE] [--steps 300] [--downscale 4] [--out fitted]
+    python examples/12_lightning.py [SCENE] [--steps 300] [--downscale 4] [--devices 1] [--out fitted]
 
 Needs the extra `lightning`.
 """
@@ -24,7 +24,7 @@ class Told(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         score = trainer.callback_metrics.get("test_psnr")
-        if score is not None:
+        if score is not None and trainer.is_global_zero:
             print(f"step {trainer.global_step}: PSNR {float(score):.2f} dB on test views")
 
 
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("scene", nargs="?", default="builtin")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--downscale", type=int, default=4)
+    parser.add_argument("--devices", type=int, default=1, help="processes that share the rays of each step")
     parser.add_argument("--out", type=Path, default=Path("fitted"))
     options = parser.parse_args()
 
@@ -41,13 +42,17 @@ def main() -> None:
     trainer = Trainer(
         max_steps=options.steps,
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
-        devices=1,
+        devices=options.devices,
+        strategy="ddp" if options.devices > 1 else "auto",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[Told(), ModelCheckpoint(options.out, filename="last", every_n_train_steps=options.steps)],
     )
     trainer.fit(module, data)
+    if not trainer.is_global_zero:
+        # With several devices Lightning starts this program once for each of them.
+        return
 
     # The renderer of the engine draws the model, as `Run.render` does for a run folder.
     scene = load_scene(options.scene, downscale=options.downscale)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,65 +15,32 @@ from raymine.experiment import load_run, train
 from raymine.experiment.drive import NON_FINITE_LIMIT
 from support.disc_scene import write_scene_of_eight
 from support.killed_run import TINY
+from support.lightning_fits import (
+    IGNORED,
+    Callback,
+    ModelCheckpoint,
+    RaymineData,
+    RaymineModule,
+    Trainer,
+    assert_equal_bits,
+    module_of,
+    quiet,
+    trainer,
+)
 from support.runs import request
 
-with warnings.catch_warnings():
-    # Packages that Lightning imports warn about names of other packages that will end.
-    warnings.simplefilter("ignore")
-    pytorch_lightning = pytest.importorskip("pytorch_lightning")
-    from pytorch_lightning import Trainer
-    from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-
-    from raymine.lightning import RaymineData, RaymineModule
-
-pytestmark = [
-    # Lightning asks torch in a way that torch announces it will end.
-    pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning"),
-    # A checkpoint holds the state after the step, which is what is wanted.
-    pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
-    # The model is under a key of its own, not in `state_dict`.
-    pytest.mark.filterwarnings("ignore:The state dict in .* contains no parameters"),
-    # A resumed fit saves beside the checkpoint that it resumes from.
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-]
+pytestmark = IGNORED
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("pytorch_lightning")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
+    with quiet():
+        yield
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_scene_of_eight(tmp_path_factory.mktemp("disc") / "scene")
-
-
-def module_of(data: RaymineData, **options: Any) -> RaymineModule:
-    return RaymineModule(data, recipe="ngp", overrides=TINY, **options)
-
-
-def trainer(steps: int, *callbacks: Callback, **options: Any) -> Trainer:
-    return Trainer(
-        max_steps=steps,
-        accelerator="cpu",
-        callbacks=list(callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        logger=False,
-        **{"enable_checkpointing": bool(callbacks), **options},
-    )
-
-
-def assert_equal_bits(a: Any, b: Any) -> None:
-    assert a.scalars() == b.scalars()
-    own, other = a.tensors(), b.tensors()
-    assert own.keys() == other.keys()
-    for name, value in own.items():
-        assert torch.equal(value, other[name]), name
 
 
 def test_trainer_gives_the_bits_and_the_psnr_of_the_plain_loop(scene: Path, tmp_path: Path) -> None:
@@ -108,7 +72,7 @@ def test_resumed_fit_gives_the_bits_of_an_uninterrupted_one(scene: Path, tmp_pat
     trainer(20).validate(loaded, data, verbose=False)
     assert loaded.state.step == 10
 
-    other = RaymineModule(data, recipe="ngp", overrides={**TINY, "field.grid.levels": 3})
+    other = module_of(data, overrides={**TINY, "field.grid.levels": 3})
     small = RaymineData(scene, hold_out=1, downscale=2)
     with pytest.raises(CheckpointError, match=r"another config: field\.grid\.levels: 2 in the checkpoint, 3 asked"):
         trainer(20).fit(other, data, ckpt_path=str(saved))
@@ -145,8 +109,6 @@ def test_what_cannot_work_is_refused(scene: Path) -> None:
         _ = module_of(data).state
     with pytest.raises(ConfigError, match="not given the data of the module"):
         trainer(2).fit(module_of(data), RaymineData(scene))
-    with pytest.raises(ConfigError, match=r"asks for bf16-mixed(.|\n)*'amp'"):
-        trainer(2, precision="bf16-mixed").fit(module_of(data), data)
     with pytest.raises(ConfigError, match="`epoch_steps` must be at least 1, got 0"):
         RaymineData(scene, epoch_steps=0)
 

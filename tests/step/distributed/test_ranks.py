@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from raymine.step.distributed.meeting import Place
-from raymine.step.distributed.ranks import SOLO, Groups, PeerLostError, Ranks
+from raymine.step.distributed.ranks import SOLO, Groups, PeerLostError, Ranks, among, leave
 from support.rank_steps import CASES, Seen, launch
 
 pytestmark = pytest.mark.timeout(1800)
@@ -56,6 +56,18 @@ def test_slices_of_all_ranks_cover_every_ray_once() -> None:
         slices = [Ranks(Place(rank, 3, rank, 3)).slice_of(rays) for rank in range(3)]
         assert [ray for part in slices for ray in range(part.start, part.stop)] == list(range(rays))
     assert SOLO.slice_of(5) == (0, 5, 5)
+
+
+def test_ranks_among_processes_that_another_program_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ranks = among(Place(0, 1, 0, 1), torch.device("cpu"), 60.0)
+        assert (ranks.active, ranks.backend, ranks.timeout) == (True, "gloo", 60.0)
+        assert ranks.numbers([3, 4]) == [[3, 4]]
+        assert ranks.sum(torch.ones(2)).tolist() == [1, 1]
+    finally:
+        leave()
 
 
 def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:

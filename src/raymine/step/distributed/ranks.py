@@ -286,6 +286,15 @@ def join(place: Place, device: torch.device, timeout: float) -> Ranks:
     return Ranks(place, groups, timeout, Notes(store), gpus)
 
 
+def among(place: Place, device: torch.device, timeout: float) -> Ranks:
+    """The ranks of a process group that another program has made, such as a Lightning Trainer.
+
+    All of its processes call this at the same time. The group stays that program's: it ends it.
+    """
+    gpus = _gpus(device, place.world)
+    return Ranks(place, _groups(device, gpus, timeout), timeout, gpus=gpus)
+
+
 def _gpus(device: torch.device, world: int) -> list[str]:
     """Which GPU every rank has, by rank; empty names for ranks without one."""
     found: list[str] = [""] * world

@@ -1,120 +1,39 @@
-"""Training with a PyTorch Lightning `Trainer`: the engines and the state of `raymine.train` in a LightningModule.
-
-    data = RaymineData("builtin", downscale=4)
-    Trainer(max_steps=500).fit(RaymineModule(data, recipe="ngp"), data)
-
-A batch is a step number: which rays a step trains on is a function of the seed and the step, so there is no loader of
-pixels. The model is a `TrainState`, which is not a submodule: Lightning moves and converts submodules, and engines keep
-views of the parameters. Checkpoints hold the state under the key "raymine". docs/lightning.md says when to use this.
-"""
+"""The engines and the state of `raymine.train` in a LightningModule, with manual optimisation."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any, cast
 
 import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.core.optimizer import LightningOptimizer
 
 from raymine.config import differences
-from raymine.contracts import Scene, StepReport, targets_of
+from raymine.contracts import StepReport, targets_of
 from raymine.engines import Engine, engine_for
-from raymine.errors import CheckpointError, ConfigError, MissingExtraError, TrainingError, option
+from raymine.errors import CheckpointError, ConfigError, TrainingError
 from raymine.evaluate.quick import QuickEvaluation
-from raymine.experiment import TrainRequest, evaluation_frames, open_data
+from raymine.experiment import TrainRequest, open_data
 from raymine.experiment.drive import NON_FINITE_LIMIT
 from raymine.experiment.memory import memory_errors, require_memory
 from raymine.experiment.prepare import Prepared, prepare, split_training
+from raymine.experiment.several import facts_of, together
 from raymine.files import JSON
 from raymine.recipes import AUTO, AnyRecipe
 from raymine.step import TrainState, create_state
+from raymine.step.config import Amp
+from raymine.step.distributed.ranks import SOLO, Ranks
 
-try:
-    from pytorch_lightning import LightningDataModule, LightningModule
-    from pytorch_lightning.core.optimizer import LightningOptimizer
-except ImportError as error:
-    raise MissingExtraError("pytorch-lightning", "lightning", "`raymine.lightning`") from error
-
-__all__ = ["RaymineData", "RaymineModule"]
+from .data import RaymineData
+from .trainer import amp_of, hands_back, in_charge, ranks_of, remedies, require_strategy
 
 _KEY = "raymine"
-_LOOKS = 4
-"""Epochs of a fit with `max_steps`, and so validations, where `epoch_steps` is None."""
-_EPOCH = 1000
-"""Steps of an epoch in a fit without `max_steps`."""
-
-
-class RaymineData(LightningDataModule):
-    """The images of a scene. Training images are those that `raymine.train` trains on with the same options.
-
-    scene: a scene folder, or "builtin". downscale: divide the size of the images by this.
-    hold_out: training views, evenly spread, that are validated on and not trained on. Without any, test views are.
-    leave_out: names of training images that are not trained on.
-    views: test views of a validation; 0 turns validation off.
-    epoch_steps: steps of an epoch. Lightning validates after each. None: a quarter of the `max_steps` of the Trainer.
-    """
-
-    def __init__(
-        self,
-        scene: str | Path,
-        *,
-        downscale: int = 1,
-        hold_out: int = 0,
-        leave_out: Sequence[str] = (),
-        views: int = 8,
-        epoch_steps: int | None = None,
-    ) -> None:
-        super().__init__()
-        if epoch_steps is not None and epoch_steps < 1:
-            raise ConfigError(f"{option('epoch_steps')} must be at least 1, got {epoch_steps}.")
-        self.scene, self.downscale, self.hold_out, self.leave_out = scene, downscale, hold_out, tuple(leave_out)
-        self.views, self.epoch_steps = views, epoch_steps
-
-    def validation_frames(self, scene: Scene) -> tuple[int, ...]:
-        """The frames of a validation: those that are held out, else test views; none if `views` is 0."""
-        if not self.views:
-            return ()
-        return split_training(scene, self.hold_out, self.leave_out)[1] or evaluation_frames(scene, self.views)
-
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch in the present fit."""
-        planned = -1 if self.trainer is None else self.trainer.max_steps
-        return self.epoch_steps or (max(1, planned // _LOOKS) if planned > 0 else _EPOCH)
-
-    def train_dataloader(self) -> Any:
-        return _StepNumbers(self.steps_per_epoch())
-
-    def val_dataloader(self) -> Any:
-        """One batch, in which all views are evaluated. Lightning warns about a loader without batches."""
-        return _StepNumbers(1)
-
-    test_dataloader = val_dataloader
-
-
-class _StepNumbers:
-    """The numbers 0 .. count - 1. Lightning saves and restores the position through `state_dict`."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._position, self._begin = count, 0, 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        begin, self._begin = self._begin, 0
-        for number in range(begin, self._count):
-            self._position = number + 1
-            yield number
-
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self._position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._begin = state["position"] % max(1, self._count)
 
 
 class _EngineStep(torch.optim.Optimizer):
@@ -140,9 +59,10 @@ class _EngineStep(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class _Model:
-    """What `setup` builds. evaluate: PSNR of the views of a validation; None if there are none."""
+    """What `setup` builds. amp: what the Trainer asked for. evaluate: PSNR of a validation; None without views."""
 
     prepared: Prepared
+    amp: Amp | None
     state: TrainState
     engine: Engine
     evaluate: Callable[[], float] | None
@@ -151,7 +71,8 @@ class _Model:
 class RaymineModule(LightningModule):
     """A radiance field that a `Trainer` trains on `data`, with the step of `raymine.train`.
 
-    data: also given to `Trainer.fit`. recipe, seed, overrides: as for `raymine.train`.
+    data: also given to `Trainer.fit`. recipe, seed, overrides: as for `raymine.train`. The precision of the Trainer
+    sets `amp`, and its processes share the rays of each step.
     steps: length of the learning-rate schedule. None: the steps that the Trainer is set to, else those of the recipe.
 
     Logged: `loss`, `train_psnr`, `share_trained` (samples trained on / samples placed), `rays` and `learning_rate` in
@@ -175,9 +96,9 @@ class RaymineModule(LightningModule):
         self._model: _Model | None = None
         self._saved: dict[str, Any] | None = None
         self._streak = 0
+        self._hands_back = False
         self._resources = contextlib.ExitStack()
-        # A module may be fitted, validated and tested again, so the images stay open as long as it lives.
-        weakref.finalize(self, self._resources.close)
+        self._in_charge = contextlib.ExitStack()
 
     @property
     def state(self) -> TrainState:
@@ -191,46 +112,80 @@ class RaymineModule(LightningModule):
 
     @property
     def _ready(self) -> _Model:
-        if self._model is None:
-            raise ConfigError("The model does not exist yet.", hint="Call fit, validate or test of a Trainer first.")
-        return self._model
+        if self._model is not None:
+            return self._model
+        if self._saved is not None:
+            raise ConfigError(
+                "The trained state is here, and the model is not on a device yet.",
+                hint="Call validate or test of a Trainer that stays in this process, such as Trainer(devices=1).",
+            )
+        raise ConfigError("The model does not exist yet.", hint="Call fit, validate or test of a Trainer first.")
 
     def setup(self, stage: str) -> None:
         """Load the images and build the model on the device of the Trainer, once."""
-        self._require_trainer()
-        device = self.trainer.strategy.root_device
-        if self._model is not None:
-            if self._model.state.device != device:
-                raise ConfigError(f"The model is on {self._model.state.device}, and this Trainer uses {device}.")
-            return
-        self._model = self._build(device)
-        if stage == "fit":
-            with memory_errors(device):
-                self._model.engine.warm_up()
-        if self._saved is not None:
-            self._restore(self._saved)
-
-    def _require_trainer(self) -> None:
         trainer = self.trainer
         if getattr(trainer, "datamodule", None) is not self._data:
             raise ConfigError(
                 "The Trainer was not given the data of the module.",
                 hint="Give it the same RaymineData: trainer.fit(RaymineModule(data), data).",
             )
-        if trainer.world_size > 1:
-            raise ConfigError(
-                f"raymine.lightning trains on one device, and the Trainer has {trainer.world_size}.",
-                hint="Use Trainer(devices=1).",
-            )
-        if trainer.precision != "32-true":
-            raise ConfigError(
-                f"The recipe chooses the precision of each kernel, and the Trainer asks for {trainer.precision}.",
-                hint="Leave out `precision`, and use RaymineModule(data, overrides={'amp': 'bf16'}).",
-            )
+        require_strategy(trainer.strategy)
+        amp = amp_of(trainer)
+        # A fit that ended with an error has called no `teardown`.
+        self._in_charge.close()
+        self._in_charge.enter_context(in_charge(trainer))
+        if self._model is not None:
+            self._require_same(self._model, amp, stage)
+            return
+        ranks = ranks_of(trainer)
+        with remedies():
+            self._model = self._build(trainer.strategy.root_device, amp, ranks)
+            if stage == "fit":
+                together(ranks, self._warm_up)
+        if self._saved is not None:
+            self._restore(self._saved)
 
-    def _build(self, device: torch.device) -> _Model:
-        data = self._data
-        request = TrainRequest(
+    def _require_same(self, model: _Model, amp: Amp | None, stage: str) -> None:
+        """`ConfigError` unless the present Trainer can use the model as it was built for an earlier one."""
+        device, processes = self.trainer.strategy.root_device, self.trainer.world_size
+        if model.state.device != device:
+            raise ConfigError(f"The model is on {model.state.device}, and this Trainer uses {device}.")
+        if stage != "fit":
+            return
+        anew = "Make a new RaymineModule. It can continue from a checkpoint: trainer.fit(module, data, ckpt_path=...)."
+        if model.amp != amp:
+            raise ConfigError(f"The model trains with amp {model.amp}, and this Trainer asks for {amp}.", hint=anew)
+        if model.state.ranks.world != processes:
+            told = f"{model.state.ranks.world} processes, and this Trainer has {processes}"
+            raise ConfigError(f"The model is trained by {told}.", hint=anew)
+
+    def _warm_up(self) -> None:
+        with memory_errors(self.state.device):
+            self.engine.warm_up()
+
+    def teardown(self, stage: str) -> None:
+        """Give the Trainer back its own precision and strategy."""
+        self._in_charge.close()
+        self._hands_back = stage == "fit" and hands_back(self.trainer.strategy)
+
+    def _build(self, device: torch.device, amp: Amp | None, ranks: Ranks) -> _Model:
+        # A module may be fitted, validated and tested again, so the images stay open as long as it lives.
+        weakref.finalize(self, self._resources.close)
+        prepared, _ = together(ranks, lambda: prepare(self._request(device, amp), ranks=ranks), facts_of)
+        return together(ranks, lambda: self._ready_model(prepared, amp, ranks))[0]
+
+    def _request(self, device: torch.device, amp: Amp | None) -> TrainRequest:
+        data, overrides = self._data, self._overrides
+        if amp is not None:
+            own = overrides.get("amp", amp)
+            if own != amp:
+                raise ConfigError(
+                    f"The Trainer's precision {self.trainer.precision} stands for amp {amp}, and the module overrides "
+                    f"amp with {own}.",
+                    hint="Leave out one of the two.",
+                )
+            overrides = {**overrides, "amp": amp}
+        return TrainRequest(
             data.scene,
             recipe=self._recipe,
             seed=self._seed,
@@ -238,24 +193,31 @@ class RaymineModule(LightningModule):
             downscale=data.downscale,
             hold_out=data.hold_out,
             leave_out=data.leave_out,
-            overrides=self._overrides,
+            overrides=overrides,
             evaluate_views=data.views,
         )
-        prepared = prepare(request)
-        scene, config = prepared.scene, prepared.config.train
+
+    def _ready_model(self, prepared: Prepared, amp: Amp | None, ranks: Ranks) -> _Model:
+        data, scene, config, device = self._data, prepared.scene, prepared.config.train, prepared.device
         require_memory(config, scene.bounds, device)
         with memory_errors(device):
             frames, _ = split_training(scene, data.hold_out, data.leave_out)
             depths = "depth" in targets_of(config.loss)
             opened = self._resources.enter_context(open_data(scene, frames, device, None, depths=depths))
-            state = create_state(config, opened.train, seed=self._seed, device=device)
+            state = create_state(config, opened.train, seed=self._seed, device=device, ranks=ranks)
             engine = engine_for(state, opened.train)
         views = data.validation_frames(scene)
         if not views:
-            return _Model(prepared, state, engine, None)
-        shown = self._resources.enter_context(open_data(scene, views, device, None)).train
-        quick = QuickEvaluation(shown, scene.background or (0.0, 0.0, 0.0))
-        return _Model(prepared, state, engine, lambda: quick.psnr(engine.renderer()))
+            return _Model(prepared, amp, state, engine, None)
+
+        @cache
+        def quick() -> QuickEvaluation:
+            shown = self._resources.enter_context(open_data(scene, views, device, None)).train
+            return QuickEvaluation(shown, scene.background or (0.0, 0.0, 0.0))
+
+        if ranks.leads:
+            quick()
+        return _Model(prepared, amp, state, engine, lambda: quick().psnr(engine.renderer()))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return _EngineStep(self.state, self.engine.advance)
@@ -269,7 +231,8 @@ class RaymineModule(LightningModule):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Train one step and log it."""
         wrapped = cast("LightningOptimizer", self.optimizers())
-        wrapped.step()
+        with remedies():
+            wrapped.step()
         report = cast("_EngineStep", wrapped.optimizer).report
         assert report is not None
         self._streak = 0 if report.finite else self._streak + 1
@@ -294,18 +257,30 @@ class RaymineModule(LightningModule):
         evaluate = self._ready.evaluate
         if evaluate is None:
             return
-        # Lightning validates in inference mode. Tensors that are made and kept there could not be trained with.
-        with torch.inference_mode(False), torch.no_grad():
-            score = evaluate()
+        # A Trainer with one process may validate what several have trained.
+        ranks = self.state.ranks if self.trainer.world_size > 1 else SOLO
+        score = math.nan
+        if ranks.leads:
+            # Lightning validates in inference mode. Tensors that are made and kept there could not be trained with.
+            with torch.inference_mode(False), torch.no_grad():
+                score = evaluate()
+        if ranks.active:
+            with remedies():
+                score = ranks.gather_objects(score)[0]
         name = "held_out_psnr" if self._data.hold_out else "test_psnr"
-        self.log(name, score, prog_bar=True, batch_size=1, on_step=False, on_epoch=True)
+        # Every process logs the same number: callbacks of each decide by it.
+        self.log(name, score, prog_bar=True, batch_size=1, on_step=False, on_epoch=True, sync_dist=ranks.active)
 
     test_step = validation_step
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add a copy of the whole training state, its config and the digest of its scene."""
+        """Add a copy of the training state, its config and the digest of its scene, in the process that writes."""
+        if self.trainer.is_global_zero:
+            checkpoint[_KEY] = self._copied()
+
+    def _copied(self) -> dict[str, Any]:
         model = self._ready
-        checkpoint[_KEY] = {
+        return {
             "tensors": {name: value.detach().clone() for name, value in model.state.tensors().items()},
             "scalars": model.state.scalars(),
             "config": model.prepared.config.to_json()["train"],
@@ -337,3 +312,25 @@ class RaymineModule(LightningModule):
             )
         model.state.restore(saved["tensors"], saved["scalars"])
         self._streak = int(saved["streak"])
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Empty, but for what processes that end with a fit send to the one that called it: the training state."""
+        found: dict[str, Any] = super().state_dict(*args, **kwargs)
+        if self._hands_back and self.trainer.is_global_zero:
+            found[_KEY] = self._copied()
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Take what `state_dict` has."""
+        own = dict(state_dict)
+        if _KEY in own:
+            self.on_load_checkpoint({_KEY: own.pop(_KEY)})
+        return super().load_state_dict(own, *args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._model is not None:
+            raise ConfigError(
+                "A RaymineModule that a Trainer has set up cannot be copied, or sent to other processes.",
+                hint="Make a new one. It can continue from a checkpoint: trainer.fit(module, data, ckpt_path=...).",
+            )
+        return dict(super().__getstate__())
