@@ -129,8 +129,9 @@ def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -
                 errors = pose_errors(found, poses_of(true))
                 renderer = made.engine.renderer()
                 direct = evaluate_views(renderer, views.rig, views.images, background=background)
+                wanted = FitConfig(steps=args.fit_steps)
                 fit = fitted_scores(
-                    state, renderer, scene, frames, views.images, FitConfig(), trained=scene.of_split("train")
+                    state, renderer, scene, frames, views.images, wanted, trained=scene.of_split("train")
                 )
                 yield {
                     "bench": "poses",
@@ -218,7 +219,7 @@ def guard_row(
         data = stack.enter_context(open_data(scene, frames, device, None)).train
         views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), device, None)).train
         state = create_state(config_for(policy, scene, device), data, seed=args.seed, device=device)
-        errors = ImageErrors(data, backdrop)
+        errors = ImageErrors(data, backdrop, state)
         state.horizon = args.steps
         engine = engine_for(state, data)
         engine.warm_up()
@@ -287,6 +288,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--perturb-degrees", type=float, default=0.0)
     parser.add_argument("--perturb-distance", type=float, default=0.0)
     parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
+    parser.add_argument("--fit-steps", type=int, default=FitConfig.steps, help="with perturbed poses: of each view")
     parser.add_argument("--guard", action="store_true", help="which images a run names")
     parser.add_argument("--shares", nargs="+", type=float, default=GUARD_SHARES, help="with --guard: of wrong poses")
     parser.add_argument("--seed", type=int, default=0, help="of the run, and of which poses are wrong")
