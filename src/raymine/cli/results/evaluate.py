@@ -58,7 +58,7 @@ class Evaluate:
         loaded = load_run(self.run, which=self.checkpoint, device=self.device, allow=self.allow)
         for note in loaded.notes:
             output.warn(note)
-        if self.fit is None and loaded.state.poses is not None:
+        if self.fit is None and self.split != "train" and loaded.state.poses is not None:
             output.warn(
                 "The training poses of this run were refined and the test poses were not, so these scores may be too "
                 "low. `raymine eval --fit poses` also gives scores with fitted poses."
