@@ -10,8 +10,9 @@ random axis through its own centre, moves it in a random direction by a share of
 three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
 of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
 means over the training images after alignment; distances are shares of the scale. The third reports which images a
-run names as hard (`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, with the policies none, prune
-and hard. Prints one JSON row per run. `builtin` names the built-in scene.
+run names as hard (`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, and the PSNR of test views with
+their true poses. Prints one JSON row per run, with the commit, and appends it to `--out`. `builtin` names the built-in
+scene.
 """
 
 from __future__ import annotations
@@ -24,41 +25,45 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from raymine import recipes
-from raymine.bench.measure import Hooks, train_for
+from raymine.bench.measure import BURST, Hooks, train_for
+from raymine.bench.rows import append_rows
 from raymine.cameras import exp_se3, pose_errors
 from raymine.config import replace_fields
 from raymine.contracts import Scene
+from raymine.engines import Engine, engine_for
 from raymine.evaluate import FitConfig, evaluate_views
 from raymine.evaluate.fit import fitted_scores
 from raymine.evaluate.hard_images import ImageErrors
 from raymine.evaluate.quick import quick_psnr
-from raymine.experiment.prepare import evaluation_frames, open_data
+from raymine.experiment.prepare import evaluation_frames, open_data, resolve_device
 from raymine.files import JSON
 from raymine.rundir import describe_environment
 from raymine.scenes.builtin import builtin_scene
 from raymine.scenes.load import load_scene
-from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step import TrainConfig, TrainData, TrainState, create_state
 from raymine.step.poses import PoseConfig, move_poses, scene_scale
 
 BLACK = (0.0, 0.0, 0.0)
 EVEN: dict[str, JSON] = {"pixels.policy": "uniform"}
 POLICIES: dict[str, dict[str, JSON]] = {
     "none": {"mining.policy": "none"},
+    "prune": {"mining.policy": "prune"},
     "none, even pixels": {"mining.policy": "none", **EVEN},
     "hard": {},
     "hard, even pixels": EVEN,
     "hard, pixels by edges": {"pixels.policy": "edges"},
     "hard, pixels by error and edges": {"pixels.policy": "error+edges"},
     "hard, error and edges, image limit 1": {"pixels.policy": "error+edges", "pixels.image_limit": 1.0},
-    "hard, Huber": {"loss.kind": "huber", "loss.delta": 0.1},
+    "hard, Huber": {"loss[0].kind": "huber", "loss[0].delta": 0.1},
 }
 
 
@@ -100,40 +105,50 @@ def poses_of(scene: Scene) -> np.ndarray:
     return np.stack([scene.frames[i].pose for i in scene.of_split("train")])
 
 
-def recovery_rows(true: Scene, args: argparse.Namespace) -> Iterator[dict[str, JSON]]:
+def config_for(policy: str, scene: Scene, device: torch.device) -> TrainConfig:
+    """The recipe `ngp` with the settings of a policy."""
+    return replace_fields(recipes.build("ngp", scene, device.type), POLICIES[policy])
+
+
+def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -> Iterator[dict[str, JSON]]:
     """A row for each policy and each of: right poses, wrong poses, wrong poses refined."""
-    wrong = perturbed(true, args.perturb_degrees, args.perturb_distance, seed=0)
-    cpu, frames = torch.device("cpu"), evaluation_frames(true, args.views)
+    wrong = perturbed(true, args.perturb_degrees, args.perturb_distance, args.seed)
+    frames = evaluation_frames(true, args.views)
     with contextlib.ExitStack() as stack:
-        views = stack.enter_context(open_data(true, frames, cpu, None)).train
+        views = stack.enter_context(open_data(true, frames, device, None)).train
         loaded = {
-            name: stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
+            name: stack.enter_context(open_data(scene, scene.of_split("train"), device, None)).train
             for name, scene in (("right", true), ("wrong", wrong))
         }
         for policy in args.policies:
             for name, scene, refined in (("right", true, False), ("wrong", wrong, False), ("wrong", wrong, True)):
-                config = replace_fields(recipes.build("ngp", scene, "cpu"), POLICIES[policy])
-                config = replace(config, poses=PoseConfig() if refined else None)
-                state, background = trained(config, loaded[name], args.seconds, args.steps), true.background or BLACK
+                config = replace(config_for(policy, scene, device), poses=PoseConfig() if refined else None)
+                made = trained(config, loaded[name], device, args)
+                state, background = made.state, true.background or BLACK
                 found = poses_of(scene) if state.poses is None else moved(state, scene)
                 errors = pose_errors(found, poses_of(true))
-                direct = evaluate_views(state.renderer(), views.rig, views.images, background=background)
+                renderer = made.engine.renderer()
+                direct = evaluate_views(renderer, views.rig, views.images, background=background)
+                wanted = FitConfig(steps=args.fit_steps)
                 fit = fitted_scores(
-                    state, state.renderer(), scene, frames, views.images, FitConfig(), trained=scene.of_split("train")
+                    state, renderer, scene, frames, views.images, wanted, trained=scene.of_split("train")
                 )
                 yield {
+                    "bench": "poses",
                     "policy": policy,
                     "poses": f"{name}, refined" if refined else name,
                     "perturb_degrees": args.perturb_degrees,
                     "perturb_distance": args.perturb_distance,
                     "images": len(found),
-                    "seconds": None if args.steps else args.seconds,
+                    "seed": args.seed,
+                    "seconds": round(made.seconds, 1),
                     "steps": state.step,
                     "views": len(frames),
                     "psnr": round(direct.psnr, 3),
                     "fitted_psnr": round(fit.evaluation.psnr, 3),
                     "fit_steps": fit.config.steps,
                     "fit_pixels": fit.config.pixels,
+                    "fit_seconds": round(fit.seconds, 1),
                     "error_degrees": round(float(errors.degrees.mean()), 4),
                     "error_distance": round(float(errors.distance.mean()) / scene_scale(true.bounds), 5),
                 }
@@ -142,24 +157,42 @@ def recovery_rows(true: Scene, args: argparse.Namespace) -> Iterator[dict[str, J
 def moved(state: TrainState, scene: Scene) -> np.ndarray:
     """The refined poses [I, 3, 4]."""
     assert state.poses is not None
-    return state.poses.moved(torch.from_numpy(poses_of(scene))).numpy()
+    return state.poses.moved(torch.from_numpy(poses_of(scene)).to(state.device)).cpu().numpy()
 
 
-def trained(config: TrainConfig, data: TrainData, seconds: float, steps: int = 0) -> TrainState:
-    """A state after `seconds` of training, or after `steps` if above 0; a throw-away one takes the compiling."""
-    cpu = torch.device("cpu")
-    warm = create_state(config, data, seed=1, device=cpu)
-    for _ in range(2):
-        train_step(warm, data)
-    state = create_state(config, data, seed=0, device=cpu)
-    if steps:
-        state.horizon = steps
-        for _ in range(steps):
-            train_step(state, data)
-        return state
+class Trained(NamedTuple):
+    """A trained state, its engine, and the seconds that the steps took."""
+
+    state: TrainState
+    engine: Engine
+    seconds: float
+
+
+def trained(config: TrainConfig, data: TrainData, device: torch.device, args: argparse.Namespace) -> Trained:
+    """A state after `args.seconds` of training, or after `args.steps` if that is above 0; compiling is not counted."""
+    state = create_state(config, data, seed=args.seed, device=device)
+    engine = engine_for(state, data)
+    engine.warm_up()
+    if args.steps:
+        state.horizon = args.steps
+        return Trained(state, engine, advance(engine, state, args.steps))
     # The PSNR at the end is all that is wanted.
-    train_for(state, seconds, Hooks(lambda _: [train_step(state, data)], lambda *_: None))
-    return state
+    log = train_for(state, args.seconds, Hooks(engine.advance, lambda *_: None, synchronise=waiting(device)))
+    return Trained(state, engine, log.elapsed)
+
+
+def advance(engine: Engine, state: TrainState, until: int) -> float:
+    """Train until step `until`. Returns the seconds that it took."""
+    started = time.perf_counter()
+    while state.step < until:
+        engine.advance(min(BURST, until - state.step))
+    waiting(state.device)()
+    return time.perf_counter() - started
+
+
+def waiting(device: torch.device) -> Callable[[], None]:
+    """What waits for the device."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 GUARD_SHARES = (0.0, 0.02, 0.1)
@@ -167,109 +200,119 @@ GUARD_POLICIES = ("none", "prune", "hard")
 GUARD_LOOKS = 4
 
 
-def guard_rows(path: str | Path, downscale: int, steps: int, degrees: float, seed: int) -> Iterator[dict[str, JSON]]:
+def guard_rows(right: Scene, args: argparse.Namespace, device: torch.device) -> Iterator[dict[str, JSON]]:
     """A row for each share of wrong poses and each policy: PSNR on clean test views, hits and false alarms."""
-    right = load_scene(path, downscale=downscale)
-    for share in GUARD_SHARES:
-        scene, _ = turned(right, share, degrees, seed)
-        for policy in GUARD_POLICIES:
-            yield guard_row(right, scene, policy, steps, degrees, seed)
+    for share in args.shares:
+        scene, _ = turned(right, share, args.degrees, args.seed)
+        for policy in args.policies:
+            yield guard_row(right, scene, policy, args, device)
 
 
-def guard_row(right: Scene, scene: Scene, policy: str, steps: int, degrees: float, seed: int) -> dict[str, JSON]:
+def guard_row(
+    right: Scene, scene: Scene, policy: str, args: argparse.Namespace, device: torch.device
+) -> dict[str, JSON]:
     """Train on `scene`, which is `right` with some wrong poses, and look at the training images as a run does."""
-    cpu, frames = torch.device("cpu"), scene.of_split("train")
+    frames = scene.of_split("train")
     wrong = {i for i, frame in enumerate(frames) if scene.frames[frame] is not right.frames[frame]}
-    backdrop = scene.background or (0.0, 0.0, 0.0)
+    backdrop = scene.background or BLACK
     with contextlib.ExitStack() as stack:
-        data = stack.enter_context(open_data(scene, frames, cpu, None)).train
-        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), cpu, None)).train
-        config = replace_fields(recipes.build("ngp", scene, "cpu"), {"mining.policy": policy})
-        state, errors = create_state(config, data, seed=seed, device=cpu), ImageErrors(data, backdrop)
-        state.horizon = steps
-        looks, spent = [], 0.0
-        errors.look(state.renderer())  # compiles
-        for step in range(1, steps + 1):
-            train_step(state, data)
-            if step % (steps // GUARD_LOOKS) == 0:
-                started = time.perf_counter()
-                looks.append(errors.look(state.renderer()))
-                spent += time.perf_counter() - started
+        data = stack.enter_context(open_data(scene, frames, device, None)).train
+        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), device, None)).train
+        state = create_state(config_for(policy, scene, device), data, seed=args.seed, device=device)
+        errors = ImageErrors(data, backdrop, state)
+        state.horizon = args.steps
+        engine = engine_for(state, data)
+        engine.warm_up()
+        errors.look(engine.renderer())  # compiles
+        looks, spent, training = [], 0.0, 0.0
+        for number in range(1, GUARD_LOOKS + 1):
+            training += advance(engine, state, args.steps * number // GUARD_LOOKS)
+            started = time.perf_counter()
+            looks.append(errors.look(engine.renderer()))
+            spent += time.perf_counter() - started
         started = time.perf_counter()
-        psnr = quick_psnr(state.renderer(), views, backdrop)
+        psnr = quick_psnr(engine.renderer(), views, backdrop)
         evaluation = time.perf_counter() - started
-        named = set(errors.hard_images(looks, state.renderer()))
+        named = set(errors.hard_images(looks, engine.renderer()))
     return {
         "bench": "poses-guard",
-        "scene": scene.root.name,
         "policy": policy,
         "wrong": len(wrong),
         "of": len(frames),
-        "degrees": degrees,
-        "seed": seed,
-        "steps": steps,
+        "pixels": [int(size) for size in data.images.sizes[0][::-1]],
+        "degrees": args.degrees,
+        "seed": args.seed,
+        "steps": args.steps,
+        "seconds": round(training, 1),
         "psnr": round(psnr, 3),
         "hits": len(named & wrong),
         "false_alarms": len(named - wrong),
         "looks": len(looks),
         "look_seconds": round(spent / max(1, len(looks)), 4),
         "evaluation_seconds": round(evaluation, 4),
-        "device": describe_environment(cpu).device,
-        "threads": torch.get_num_threads(),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def policy_rows(right: Scene, args: argparse.Namespace, device: torch.device) -> Iterator[dict[str, JSON]]:
+    """A row for each policy: PSNR on clean test views after training with some wrong poses."""
+    scene, wrong = turned(right, args.share, args.degrees, args.seed)
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(open_data(scene, scene.of_split("train"), device, None)).train
+        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), device, None)).train
+        for policy in args.policies:
+            made = trained(config_for(policy, scene, device), data, device, args)
+            yield {
+                "bench": "poses",
+                "policy": policy,
+                "wrong": wrong,
+                "of": len(data.rig),
+                "degrees": args.degrees,
+                "seed": args.seed,
+                "seconds": round(made.seconds, 1),
+                "steps": made.state.step,
+                "psnr": round(quick_psnr(made.engine.renderer(), views, scene.background or BLACK), 3),
+            }
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, with the defaults of its form."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scene")
     parser.add_argument("--downscale", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--steps", type=int, default=0, help="instead of seconds; 800 with --guard")
+    parser.add_argument("--share", type=float, default=0.1, help="of the poses that are wrong")
     parser.add_argument("--degrees", type=float, default=3.0)
     parser.add_argument("--policies", nargs="+", choices=POLICIES)
     parser.add_argument("--perturb-degrees", type=float, default=0.0)
     parser.add_argument("--perturb-distance", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=0, help="with perturbed poses or --guard: instead of seconds")
     parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
-    parser.add_argument("--guard", action="store_true", help="which images a run names, with 0, 2 and 10 %% wrong")
-    parser.add_argument("--seed", type=int, default=0, help="of the runs of --guard")
-    args = parser.parse_args()
-    recovering = args.perturb_degrees > 0 or args.perturb_distance > 0
-    args.policies = args.policies or (["hard"] if recovering else list(POLICIES))
-    path = builtin_scene() if args.scene == "builtin" else args.scene
-    name_of_scene = args.scene.rstrip("/").rsplit("/", 1)[-1]
+    parser.add_argument("--fit-steps", type=int, default=FitConfig.steps, help="with perturbed poses: of each view")
+    parser.add_argument("--guard", action="store_true", help="which images a run names")
+    parser.add_argument("--shares", nargs="+", type=float, default=GUARD_SHARES, help="with --guard: of wrong poses")
+    parser.add_argument("--seed", type=int, default=0, help="of the run, and of which poses are wrong")
+    parser.add_argument("--out", type=Path, help="a file of JSON lines to append the rows to")
+    args = parser.parse_args(words)
+    args.recovering = args.perturb_degrees > 0 or args.perturb_distance > 0
     if args.guard:
-        for found in guard_rows(path, args.downscale, args.steps or 800, args.degrees, args.seed):
-            print(json.dumps(found), flush=True)
-        return
-    loaded = load_scene(path, downscale=args.downscale)
-    if recovering:
-        for row in recovery_rows(loaded, args):
-            machine = {"device": describe_environment(torch.device("cpu")).device, "threads": torch.get_num_threads()}
-            print(json.dumps({"bench": "poses", "scene": name_of_scene, **row, **machine}), flush=True)
-        return
-    scene, wrong = turned(loaded, args.share, args.degrees, seed=0)
-    cpu = torch.device("cpu")
-    with contextlib.ExitStack() as stack:
-        data = stack.enter_context(open_data(scene, scene.of_split("train"), cpu, None)).train
-        views = stack.enter_context(open_data(scene, evaluation_frames(scene, 25), cpu, None)).train
-        for name in args.policies:
-            config = replace_fields(recipes.build("ngp", scene, "cpu"), POLICIES[name])
-            state = trained(config, data, args.seconds)
-            row = {
-                "bench": "poses",
-                "scene": name_of_scene,
-                "policy": name,
-                "wrong": wrong,
-                "of": len(data.rig),
-                "degrees": args.degrees,
-                "seconds": args.seconds,
-                "steps": state.step,
-                "psnr": round(quick_psnr(state.renderer(), views, scene.background or (0.0, 0.0, 0.0)), 3),
-                "device": describe_environment(cpu).device,
-                "threads": torch.get_num_threads(),
-            }
-            print(json.dumps(row), flush=True)
+        args.steps = args.steps or 800
+    args.policies = args.policies or (GUARD_POLICIES if args.guard else ["hard"] if args.recovering else list(POLICIES))
+    return args
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    args = arguments(words)
+    device = resolve_device(args.device)
+    scene = load_scene(builtin_scene() if args.scene == "builtin" else args.scene, downscale=args.downscale)
+    rows = guard_rows if args.guard else recovery_rows if args.recovering else policy_rows
+    environment = describe_environment(device)
+    machine = {"device": environment.device, "threads": torch.get_num_threads(), "commit": environment.commit}
+    named = args.scene.rstrip("/").rsplit("/", 1)[-1]
+    for row in rows(scene, args, device):
+        found = {"bench": row["bench"], "scene": named, "downscale": args.downscale, **row, **machine}
+        print(json.dumps(found), flush=True)
+        append_rows(args.out, [found])
 
 
 if __name__ == "__main__":

@@ -38,7 +38,14 @@ LAYERS = [
 
 LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
 
-OF_NO_MODULE = {"test_docs.py", "test_house.py", "test_examples.py", "test_own_model.py", "toolkit/test_gpu.py"}
+OF_NO_MODULE = {
+    "test_bench_poses.py",
+    "test_docs.py",
+    "test_house.py",
+    "test_examples.py",
+    "test_own_model.py",
+    "toolkit/test_gpu.py",
+}
 """Tests of several modules at once, or of the repository. Those in `tests/fuzz` are of all ops of a package."""
 
 

@@ -104,7 +104,8 @@ def test_test_poses_start_in_the_world_of_the_refined_ones(state: TrainState) ->
     kept = state.poses.twist.detach().clone()
     with torch.no_grad():
         state.poses.twist[:, 3:] = torch.tensor([0.02, 0.0, -0.01])
-    found = starting_poses(state, SCENE, VIEWS, range(8))
+    tests = replace(SCENE, frames=(*SCENE.frames, *(SCENE.frames[i] for i in VIEWS)))
+    found = starting_poses(state, tests, (8, 9), range(8))
     with torch.no_grad():
         state.poses.twist.copy_(kept)
     expected = np.stack([SCENE.frames[i].pose for i in VIEWS])

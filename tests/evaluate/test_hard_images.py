@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,14 @@ from torch import Tensor
 from raymine.contracts import Bounds, Rays, Rendered
 from raymine.evaluate import hard_images
 from raymine.evaluate.hard_images import ImageErrors, stay_hard
-from raymine.step import TrainData
+from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
+from raymine.step.exposure import Exposure, ExposureConfig
+from raymine.step.poses import PoseConfig, PoseRefinement
+from support.poses import perturbed, with_cameras_of
+from support.scenes import MemoryImages, ball_scene
+from support.step import CONFIG
+
+CPU = torch.device("cpu")
 
 OTHERS = [0.010, 0.011, 0.009, 0.012, 0.010, 0.008, 0.011, 0.010, 0.009]
 LEARNT = [error / 4 for error in OTHERS]
@@ -96,14 +105,17 @@ class Painter:
         image, x, y = rays.origins.long().unbind(1)
         value = 0.5 + self.error[image]
         value[(image == 1) & (y < 10) | (image == len(self.error) - 1) & (x < 15)] = 1.0
-        empty = value.new_zeros(len(rays))
-        return Rendered(value[:, None].expand(-1, 3), empty, empty, empty)
+        full = value.new_ones(len(rays))
+        return Rendered(value[:, None].expand(-1, 3), full, full, full)
 
 
-def errors_of(count: int) -> tuple[ImageErrors, Pictures]:
+def errors_of(
+    count: int, poses: PoseRefinement | None = None, exposure: Exposure | None = None
+) -> tuple[ImageErrors, Pictures]:
     pictures: Any = Pictures(count)
     rig: Any = Rig(count)
-    return ImageErrors(TrainData(rig, pictures, Bounds()), (0.0, 0.0, 0.0)), pictures
+    state: Any = SimpleNamespace(poses=poses, exposure=exposure)
+    return ImageErrors(TrainData(rig, pictures, Bounds()), (0.0, 0.0, 0.0), state), pictures
 
 
 def test_look_gives_the_error_of_each_image_without_masked_and_transparent_pixels() -> None:
@@ -138,3 +150,57 @@ def test_other_pixels_must_confirm_a_hard_image() -> None:
     assert errors.hard_images([first, last], Painter([*usual, 0.3])) == (11,)
     assert errors.hard_images([first, last], Painter([*usual, 0.06])) == ()
     assert errors.hard_images([first, first], Painter([*usual, 0.3])) == ()
+
+
+def test_look_is_at_refined_poses_and_with_fitted_exposures() -> None:
+    bounds = Bounds()
+    poses = PoseRefinement(PoseConfig(), 6, bounds, 1e-2, CPU)
+    exposure = Exposure(ExposureConfig(), 6, 1e-2, CPU)
+    with torch.no_grad():
+        # The painter knows an image by the x of its origins, so a camera that moved by 1 is that of the next image.
+        poses.twist[3, 3] = 1 / poses.scale
+        exposure.code[4, 3:] = -0.2
+        exposure.code[2, 3:] = 0.2
+    painter = Painter([0.1, 0.1, 0.1, 0.1, 0.3, 0.1])
+    assert errors_of(6)[0].look(painter)[2:5] == pytest.approx((0.01, 0.01, 0.09), rel=1e-3)
+    found = errors_of(6, poses, exposure)[0].look(painter)
+    assert found[2:5] == pytest.approx((0.09, 0.09, 0.01), rel=1e-3)
+
+
+def uncorrected(state: TrainState) -> Any:
+    """A state whose poses and exposures a look cannot know."""
+    return SimpleNamespace(poses=None, exposure=None)
+
+
+def looks_of(config: TrainConfig, data: TrainData, steps: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Errors after a tenth of a run and at its end: as the guard sees them, and at given poses without exposures."""
+    state = create_state(config, data, seed=0, device=CPU)
+    state.horizon = steps
+    guards = [ImageErrors(data, (1.0, 1.0, 1.0), seen) for seen in (state, uncorrected(state))]
+    looks: tuple[list[list[float]], list[list[float]]] = ([], [])
+    for step in range(1, steps + 1):
+        train_step(state, data)
+        if step in (steps // 10, steps):
+            for guard, found in zip(guards, looks, strict=True):
+                found.append(list(guard.look(state.renderer())))
+    return looks
+
+
+def test_run_that_refined_its_only_wrong_pose_names_nothing() -> None:
+    scene, data = ball_scene(12)
+    wrong = with_cameras_of(data, perturbed(scene, (5,), 8.0, 0.15))
+    poses = PoseConfig(lr=5e-3, fade=0.1, limit_degrees=15, limit_distance=0.3)
+    seen, given = looks_of(replace(CONFIG, poses=poses), wrong, 600)
+    assert stay_hard(seen) == ()
+    assert stay_hard(given) == (5,), "the pose was refined, or the test shows nothing"
+
+
+def test_dark_photo_with_an_exposure_has_the_error_of_the_others() -> None:
+    _, data = ball_scene(12)
+    images = [data.images.image(i).copy() for i in range(12)]
+    images[5][..., :3] = (images[5][..., :3] * 0.5).astype(np.uint8)
+    dark = replace(data, images=MemoryImages(images))
+    (_, seen), (_, given) = looks_of(replace(CONFIG, exposure=ExposureConfig(lr=1e-2)), dark, 300)
+    usual = float(np.median(seen))
+    assert seen[5] < 3 * usual
+    assert given[5] > 10 * usual, "the exposure explains the dark photo, or the test shows nothing"

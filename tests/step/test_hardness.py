@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,14 @@ from raymine.render import VolumeRenderer
 from raymine.scenes import load_scene
 from raymine.scenes.bank import open_bank
 from raymine.step import TrainData, create_state
+from raymine.step.exposure import ExposureConfig
 from raymine.step.hardness import HardView, hard_view, hardness_of, photo_of, spread_pixels
+from raymine.step.poses import PoseConfig
 from support.disc_scene import write_scene_of_eight
 from support.moving_scene import write_moving_scene
 from support.runs import request
+from support.scenes import ball_scene
+from support.step import CONFIG
 
 
 class _Rendered:
@@ -125,3 +130,24 @@ def test_every_kind_of_model_has_hard_pixels_with_and_without_mining(tmp_path: P
     assert np.isfinite(found.hardness).all()
     assert (found.hardness > 0).any()
     assert all(parameter.grad is None for parameter in state.optimiser.parameters.values())
+
+
+def test_view_that_was_not_trained_on_has_its_given_pose_and_the_mean_exposure() -> None:
+    _, data = ball_scene()
+    config = replace(CONFIG, poses=PoseConfig(), exposure=ExposureConfig())
+    state, plain = (create_state(config, data, seed=0, device=torch.device("cpu")) for _ in range(2))
+    assert state.poses is not None
+    assert state.exposure is not None
+    with torch.no_grad():
+        state.poses.twist[2] = 0.1
+        state.exposure.code[2] = 0.3
+    found, expected, trained = (
+        hard_view(state, data, 2, 24, trained=False),
+        hard_view(plain, data, 2, 24),
+        hard_view(state, data, 2, 24),
+    )
+    assert found is not None
+    assert expected is not None
+    assert trained is not None
+    assert np.array_equal(found.hardness, expected.hardness)
+    assert not np.allclose(trained.hardness, expected.hardness)

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from raymine.config import differences, replace_fields, to_json
-from raymine.contracts import Scene
+from raymine.contracts import Scene, targets_of
 from raymine.engines import engine_for, renderer_for
 from raymine.errors import ConfigError, MissingExtraError, RunError, SceneError, option
 from raymine.evaluate import evaluate_views
@@ -245,7 +245,9 @@ class _MiningBench:
         for config in self.configs.values():
             require_memory(config, self.scene.bounds, self.device)
         train = self.scene.of_split("train")
-        self.data = stack.enter_context(open_data(self.scene, train, self.device, observer.loading)).train
+        depths = any("depth" in targets_of(config.loss) for config in self.configs.values())
+        opened = open_data(self.scene, train, self.device, observer.loading, depths=depths)
+        self.data = stack.enter_context(opened).train
         self.views = stack.enter_context(open_data(self.scene, self.frames, self.device, observer.loading)).train
         missing = {policy for policy, _ in self.missing(done)}
         for number, name in enumerate(sorted(missing)):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from raymine.contracts import Draws, Rays, Rendered, Samples, Selection
+from raymine.contracts import NO_TARGETS, Draws, Rays, Rendered, Round, Samples, Selection, Targets
 from raymine.kernels.judge.op import Wanted
 from raymine.mining import Miner, draw
 from raymine.mining.diagnose import Diagnosis, chosen_mask, diagnose, ray_importance, transmittance_before
@@ -26,11 +26,18 @@ from .records import RayDetail
 
 
 class MarchedBatch(NamedTuple):
-    """Rays [R], their samples [B] and their target colours."""
+    """Rays [R], their samples [B] and all that the loss compares them with, as a training step has it.
+
+    earlier: the earlier rounds of the sampler. image [R]: of each ray, for exposures. targets: of terms that ask for
+    more than colours.
+    """
 
     rays: Rays
     samples: Samples
     wanted: Wanted
+    earlier: tuple[Round, ...] = ()
+    image: Tensor | None = None
+    targets: Targets = NO_TARGETS
 
 
 class Probe(NamedTuple):
@@ -55,8 +62,9 @@ def probe(state: TrainState, data: TrainData) -> Probe:
 def next_batch(state: TrainState, data: TrainData) -> MarchedBatch:
     """The rays that the next step would draw, with samples from the current occupancy grid."""
     drawn = draw_batch(state, data)
-    draws = Draws(state.seed, state.step, state.device)
-    return MarchedBatch(drawn.rays, state.sampler.sample(drawn.rays, state.field, draws).samples, drawn.wanted)
+    rays = drawn.rays.detached()
+    rounds = state.sampler.sample(rays, state.field, Draws(state.seed, state.step, state.device))
+    return MarchedBatch(rays, rounds.samples, drawn.wanted, rounds.earlier, drawn.image, drawn.targets)
 
 
 def batch_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> tuple[OutputGradients, Rendered]:
@@ -66,7 +74,7 @@ def batch_gradients(state: TrainState, batch: MarchedBatch, *, faint: float) -> 
     gradient 0.
     """
     first, _ = first_pass(state.field, batch.rays, batch.samples, state.config.mining.stop, faint)
-    objective = Objective(state, batch.rays, batch.wanted)
+    objective = Objective(state, batch.rays, batch.wanted, batch.earlier, batch.image, batch.targets)
     found = by_autograd(objective, first, batch.samples, alone=True)
     return found, objective.view(first, batch.samples).rendered
 

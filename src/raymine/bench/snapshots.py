@@ -20,7 +20,7 @@ SIDE = 320
 def write_pictures(state: TrainState, views: TrainData, folder: Path, policy: str) -> dict[str, str]:
     """Render the middle view and write its pictures to `folder`/pictures; return their file names by kind."""
     index = len(views.rig) // 2
-    hard = hard_view(state, views, index, SIDE)
+    hard = hard_view(state, views, index, SIDE, trained=False)
     assert hard is not None
     predicted = _predicted(state, views, index)
     stem = policy.replace(":", "-")

@@ -6,6 +6,7 @@ The protocol, for each image that is scored:
 
 1. Its pose starts from the given one. If the run has refined its training poses, the similarity that takes the given
    training poses closest to the refined ones is applied to it (`cameras.align_poses`). The exposure is the identity.
+   An image that was trained on starts at its refined pose and with its exposure instead, where the run has these.
 2. Adam fits the twist (`step.poses`), the exposure (`step.exposure`) or both, and nothing else: `steps` steps, each on
    `pixels` random pixels of the image. It minimises the mean squared error. The learning rate decays exponentially
    to a hundredth. Twists stay within the limits of pose refinement.
@@ -40,6 +41,7 @@ from raymine.step import TrainState
 from raymine.step.exposure import expose
 from raymine.step.poses import PoseConfig, motions, move_poses, move_rays, scene_scale
 
+from .corrections import NO_EXPOSURE, corrections_of, exposed_renderer, poses_of, refined_poses, with_poses
 from .lpips.network import Lpips
 from .views import Evaluation, ViewScore, evaluate_views
 
@@ -79,13 +81,14 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class ViewFit:
-    """What was fitted to one image. kept: whether it lowered the error; if not, all of it is 0.
+    """What was fitted to one image. kept: whether it lowered the error; if not, the twist is 0.
 
-    twist: rotation in radians, translation in shares of the scale of the scene. code: log-gains, then biases.
+    twist: rotation in radians, translation in shares of the scale of the scene. code: log-gains, then biases, with
+    which the view is scored; those of training where the image was trained on and nothing else was kept.
     """
 
     twist: tuple[float, ...] = (0.0,) * 6
-    code: tuple[float, ...] = (0.0,) * 6
+    code: tuple[float, ...] = NO_EXPOSURE
     kept: bool = False
 
     @property
@@ -144,14 +147,15 @@ def fitted_scores(
 ) -> Fitted:
     """Fit and score frames of the scene by the protocol of this module. `images` holds the frames in the same order.
 
-    trained: the frames on which the state was trained, needed if its poses were refined. progress: called with (done,
-    total) after each step of a fit, of all views: those of a model that moves take a second each on a slow CPU. lpips:
-    networks whose distances are computed too.
+    trained: the frames on which the state was trained, needed if it has refined poses or exposures. progress: called
+    with (done, total) after each step of a fit, of all views: those of a model that moves take a second each on a slow
+    CPU. lpips: networks whose distances are computed too.
     """
     started = time.perf_counter()
     device = state.device
-    starts = torch.from_numpy(starting_poses(state, scene, frames, trained) if config.poses else _poses(scene, frames))
-    rig = CameraRig(_with_poses(scene, frames, starts), frames, device)
+    starts = torch.from_numpy(starting_poses(state, scene, frames, trained, aligned=config.poses))
+    codes = corrections_of(state, scene, frames, trained).codes
+    rig = CameraRig(with_poses(scene, frames, starts.numpy()), frames, device)
     background = scene.background or (0.0, 0.0, 0.0)
     scale, fits, views = scene_scale(scene.bounds), [], list[ViewScore]()
     told = 0
@@ -163,42 +167,40 @@ def fitted_scores(
             progress(told, len(frames) * config.steps)
 
     for index in range(len(frames)):
-        view = _View(state, rig, images, index, torch.tensor(background, device=device), scale)
+        view = _View(state, rig, images, index, torch.tensor(background, device=device), scale, codes[index])
         fits.append(_fit(view, config, step))
         twist = torch.tensor([fits[-1].twist], dtype=torch.float64)
         final = move_poses(starts[index : index + 1], motions(twist, scale))
-        moved = CameraRig(_with_poses(scene, frames[index : index + 1], final), frames[index : index + 1], device)
-        shown = ExposedRenderer(renderer, fits[-1].code) if any(fits[-1].code) else renderer
+        one_frame = frames[index : index + 1]
+        moved = CameraRig(with_poses(scene, one_frame, final.numpy()), one_frame, device)
+        shown = exposed_renderer(renderer, fits[-1].code)
         one = _OneImage(images, index)
         name = None if names is None else [names[index]]
         views += evaluate_views(shown, moved, one, background=background, names=name, lpips=lpips).views
     return Fitted(config, tuple(views), tuple(fits), time.perf_counter() - started)
 
 
-def _poses(scene: Scene, frames: Sequence[int]) -> np.ndarray:
-    return np.stack([scene.frames[i].pose for i in frames])
+def starting_poses(
+    state: TrainState, scene: Scene, frames: Sequence[int], trained: Sequence[int], *, aligned: bool = True
+) -> np.ndarray:
+    """Poses [V, 3, 4] of the frames: the refined ones of those that were trained on.
 
-
-def starting_poses(state: TrainState, scene: Scene, frames: Sequence[int], trained: Sequence[int]) -> np.ndarray:
-    """Poses [V, 3, 4] of the frames, moved as a whole with the training poses."""
-    poses = _poses(scene, frames)
-    if state.poses is None or not trained:
-        return poses
-    given = _poses(scene, trained)
-    refined = state.poses.moved(torch.from_numpy(given).to(state.device)).cpu().numpy()
-    return apply_similarity(align_poses(given, refined), poses)
-
-
-def _with_poses(scene: Scene, frames: Sequence[int], poses: Tensor) -> Scene:
-    changed = list(scene.frames)
-    for frame, pose in zip(frames, poses.numpy(), strict=True):
-        changed[frame] = replace(changed[frame], pose=pose)
-    return replace(scene, frames=tuple(changed))
+    aligned: move the others as a whole with the training poses, else they stay as they are given.
+    """
+    known = corrections_of(state, scene, frames, trained)
+    if state.poses is None or not trained or not aligned:
+        return known.poses
+    found = align_poses(poses_of(scene, trained), refined_poses(state, scene, trained))
+    moved = apply_similarity(found, poses_of(scene, frames))
+    return np.where(known.trained[:, None, None], known.poses, moved)
 
 
 @dataclass(frozen=True)
 class _View:
-    """An image whose pose and exposure are fitted. background [3]; scale: of the scene, in world units."""
+    """An image whose pose and exposure are fitted. background [3]; scale: of the scene, in world units.
+
+    code: the exposure from which it starts.
+    """
 
     state: TrainState
     rig: CameraRig
@@ -206,6 +208,7 @@ class _View:
     index: int
     background: Tensor
     scale: float
+    code: tuple[float, ...]
 
     def loss(self, twist: Tensor, code: Tensor, pixels: int, draw: int) -> Tensor:
         """Mean squared error [] on `pixels` random pixels, which are a function of the image and of `draw`."""
@@ -238,7 +241,7 @@ def rendered(state: TrainState, rays: Rays, background: Tensor) -> Rendered:
 def _fit(view: _View, config: FitConfig, stepped: Callable[[], None]) -> ViewFit:
     """Fit one view. stepped: called after each step."""
     device, limits = view.rig.device, view.state.config.poses or PoseConfig()
-    twist, code = (torch.zeros(1, 6, device=device) for _ in range(2))
+    twist, code = torch.zeros(1, 6, device=device), torch.tensor([view.code], device=device)
     chosen = [(twist, config.pose_lr)] if config.poses else []
     chosen += [(code, config.exposure_lr)] if config.exposure else []
     for value, _ in chosen:
@@ -256,12 +259,12 @@ def _fit(view: _View, config: FitConfig, stepped: Callable[[], None]) -> ViewFit
             _clip(twist, limits)
             stepped()
     with torch.no_grad():
-        still = torch.zeros_like(twist), torch.zeros_like(code)
+        still = torch.zeros_like(twist), torch.tensor([view.code], device=device)
         before, after = (
             float(view.loss(*pair, CHECKED * config.pixels, config.steps)) for pair in (still, (twist, code))
         )
     if not after < before:
-        return ViewFit()
+        return ViewFit(code=view.code)
     return ViewFit(tuple(twist[0].tolist()), tuple(code[0].tolist()), True)
 
 
@@ -269,21 +272,6 @@ def _fit(view: _View, config: FitConfig, stepped: Callable[[], None]) -> ViewFit
 def _clip(twist: Tensor, limits: PoseConfig) -> None:
     for part, limit in ((twist[:, :3], math.radians(limits.limit_degrees)), (twist[:, 3:], limits.limit_distance)):
         part.mul_((limit / part.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0))
-
-
-@dataclass(frozen=True)
-class ExposedRenderer:
-    """A renderer whose colours have the exposure `code`: log-gains, then biases (`step.exposure.expose`)."""
-
-    renderer: Renderer
-    code: tuple[float, ...]
-
-    def render(self, rays: Rays, background: Tensor) -> Rendered:
-        """See `contracts.Renderer`."""
-        seen = self.renderer.render(rays, background)
-        code = torch.tensor([self.code], device=seen.colour.device)
-        behind = background.to(seen.colour.device).expand(len(rays), 3)
-        return replace(seen, colour=expose(seen.colour, seen.opacity, behind, code))
 
 
 class _OneImage:

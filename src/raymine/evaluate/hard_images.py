@@ -13,6 +13,8 @@ An image stays hard if d_i > max(log RATIO, SPREADS s), g >= log IMPROVED, and g
 would name images that are hard to learn (fine texture, a rare viewpoint): these improve with the others. An image with
 a wrong pose does not, because the others contradict it. At the end, other pixels of these images must
 confirm the first condition.
+
+An image is rendered as it is trained on: at its refined pose and with its exposure, where the run fits these.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 from torch import Tensor
 
 from raymine.contracts import Renderer
-from raymine.step import TrainData
+from raymine.step import TrainData, TrainState
 
 LOOK_RAYS = 1 << 11
 """Rays of a look over all images: a sixteenth of those of a quick evaluation."""
@@ -65,11 +67,12 @@ class _Pixels(NamedTuple):
 class ImageErrors:
     """The errors of a model on a few pixels of every training image; the same pixels at every look.
 
-    They are read at the first look and kept. Which ones they are depends on the images alone.
+    They are read at the first look and kept. Which ones they are depends on the images alone. state: what is trained,
+    whose refined poses and exposures the images have at the moment of a look.
     """
 
-    def __init__(self, data: TrainData, background: tuple[float, float, float]) -> None:
-        self._data = data
+    def __init__(self, data: TrainData, background: tuple[float, float, float], state: TrainState) -> None:
+        self._data, self._state = data, state
         self._backdrop = torch.tensor(background)
         self._each = min(MOST, max(FEWEST, LOOK_RAYS // max(1, len(data.rig))))
 
@@ -110,10 +113,15 @@ class ImageErrors:
         truth = torch.lerp(self._backdrop.expand(len(at), 3), rgba[at, :3], rgba[at, 3:])
         return _Pixels(each, image[at], x[at], y[at], truth, kept[at] > 0)
 
+    @torch.no_grad()
     def _errors(self, renderer: Renderer, pixels: _Pixels) -> tuple[float, ...]:
-        device = self._data.rig.device
-        rays = self._data.rig.rays_for_pixels(*(part.to(device) for part in (pixels.image, pixels.x, pixels.y)))
-        colour = renderer.render(rays, self._backdrop.to(device)).colour
+        rig, poses, exposure = self._data.rig, self._state.poses, self._state.exposure
+        image, x, y = (part.to(rig.device) for part in (pixels.image, pixels.x, pixels.y))
+        rays, backdrop = rig.rays_for_pixels(image, x, y), self._backdrop.to(rig.device)
+        seen = renderer.render(rays if poses is None else poses.refine(rays, image), backdrop)
+        colour = seen.colour
+        if exposure is not None:
+            colour = exposure.expose(colour, seen.opacity, backdrop.expand(len(image), 3), image)
         squared = (colour.detach().cpu().float().nan_to_num(nan=0.0).clamp(0, 1) - pixels.truth).square().mean(1)
         rows = zip(squared.view(-1, pixels.each).numpy(), pixels.kept.view(-1, pixels.each).numpy(), strict=True)
         return tuple(_trimmed_mean(row[kept]) for row, kept in rows)

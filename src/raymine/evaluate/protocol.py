@@ -39,7 +39,8 @@ class Protocol:
     split: the images that were scored. background: colour in 0..1 behind transparent pixels, in both images. views:
     images that were scored, of `available`; fewer are evenly spread over the split. width, height: of the largest
     image, so that scores at other sizes are not mixed up. images: the folder of smaller images that was used, such as
-    `images_4`, and by how much raymine made images smaller itself. The two differ by about half a dB.
+    `images_4`, and by how much raymine made images smaller itself. The two differ by about half a dB. corrections: the
+    refined poses and the exposures that training images were scored with; empty without such.
     """
 
     split: str = "test"
@@ -49,6 +50,7 @@ class Protocol:
     width: int = 0
     height: int = 0
     images: str = _AS_THEY_ARE
+    corrections: str = ""
     quantisation: str = "both images are truncated to 8 bits"
     masks: str = "masked pixels are left out of PSNR and SSIM, and are black for LPIPS"
     mean: str = "scores are computed for each image, then averaged"
@@ -66,9 +68,10 @@ class Protocol:
         """One line to print with scores."""
         colour = ", ".join(f"{value:g}" for value in self.background)
         count = f"{self.views} of {self.available}" if self.views < self.available else f"all {self.views}"
+        corrected = f", {self.corrections}" if self.corrections else ""
         return (
-            f"Protocol {digest(self)}: {count} {self.split} images ({self.images}), up to {self.width}x{self.height} "
-            f"pixels, background ({colour}), 8 bits, mean over images."
+            f"Protocol {digest(self)}: {count} {self.split} images ({self.images}){corrected}, up to "
+            f"{self.width}x{self.height} pixels, background ({colour}), 8 bits, mean over images."
         )
 
 
@@ -78,12 +81,15 @@ def digest(protocol: Protocol | None = None) -> str:
     if fields["images"] == _AS_THEY_ARE:
         # Evaluations that are older than this field keep their digest, unless their images were made smaller.
         del fields["images"]
+    if not fields["corrections"]:
+        # The same for this field.
+        del fields["corrections"]
     text = json.dumps(fields, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def protocol_of(scene: Scene, split: Split, views: int) -> Protocol:
-    """The protocol of an evaluation of `views` images of a split."""
+def protocol_of(scene: Scene, split: Split, views: int, corrections: str = "") -> Protocol:
+    """The protocol of an evaluation of `views` images of a split. corrections: in words (`corrections.Corrections`)."""
     available = scene.of_split(split)
     cameras = [scene.cameras[scene.frames[i].camera] for i in available]
     return Protocol(
@@ -94,6 +100,7 @@ def protocol_of(scene: Scene, split: Split, views: int) -> Protocol:
         width=max((camera.width for camera in cameras), default=0),
         height=max((camera.height for camera in cameras), default=0),
         images=_images(scene, available),
+        corrections=corrections,
     )
 
 

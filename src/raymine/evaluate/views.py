@@ -114,6 +114,7 @@ def evaluate_views(
     fitted: Fitted | None = None,
     lpips: Sequence[Lpips] = (),
     protocol: Protocol | None = None,
+    renderers: Sequence[Renderer] | None = None,
 ) -> Evaluation:
     """Evaluate the views `indices`, which index both `rig` and `images`; None evaluates all of them.
 
@@ -121,7 +122,8 @@ def evaluate_views(
     of the rig, for tables and files. out_dir: a folder for metrics.json and pictures (see `files`), which replace those
     of an earlier evaluation. pictures: of every view, of the first four or of none. progress: called with (done, total)
     after each view. fitted: scores of the same views after fitting, which become a part of the result and its file.
-    lpips: networks whose distances are computed too. protocol: a description for the result and its file.
+    lpips: networks whose distances are computed too. protocol: a description for the result and its file. renderers:
+    one for each image of the rig instead of `renderer`, where images differ in their exposure.
     """
     started = time.perf_counter()
     chosen = list(range(len(images.sizes))) if indices is None else list(indices)
@@ -134,7 +136,8 @@ def evaluate_views(
         for done, (index, name, (truth, mask)) in enumerate(zip(chosen, labels, truths, strict=True), start=1):
             begin = time.perf_counter()
             rays = rig.rays_for_image(index)
-            rendered = renderer.render(rays, backdrop.to(rays.origins.device))
+            shown_by = renderer if renderers is None else renderers[index]
+            rendered = shown_by.render(rays, backdrop.to(rays.origins.device))
             # A non-finite pixel becomes black and lowers the score. As NaN it would remove the image from the mean.
             found = quantised(rendered.colour.detach().float().nan_to_num(nan=0.0)).reshape(truth.shape)
             predicted = _to_host(found)

@@ -141,7 +141,7 @@ def make_ready(
     guard = None
     if ranks.leads and not _too_short_to_judge(config):
         names = training_names(scene)
-        errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0))
+        errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0), state)
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
     return Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard, taken)
 

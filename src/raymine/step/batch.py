@@ -67,12 +67,12 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
         background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
     target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
     image, y, x = (part.to(state.device) for part in pixels)
-    rays = data.rig.rays_for_pixels(image, x, y)
+    rays = given = data.rig.rays_for_pixels(image, x, y)
     if state.poses is not None:
-        rays = state.poses.refine(rays, image)
+        rays = state.poses.refine(given, image)
     asked = targets_of(state.config.loss)
     alpha = rgba[:, 3] if "alpha" in asked else None
-    depth = _distances(data, pixels, image, rays) if "depth" in asked else None
+    depth = _distances(data, pixels, image, given) if "depth" in asked else None
     return RayBatch(drawn, rays, Wanted(target, background, weight), image, Targets(alpha, depth), part)
 
 
@@ -82,10 +82,14 @@ def part_of_rays(state: TrainState) -> Slice | None:
 
 
 def _distances(data: TrainData, pixels: Pixels, image: Tensor, rays: Rays) -> Tensor | None:
-    """Distances [R] along the rays to what the depth maps show; 0 where they show nothing. None without depth maps."""
+    """Distances [R] along the rays to what the depth maps show; 0 where they show nothing. None without depth maps.
+
+    rays: of the given poses, as the view axes are. The angle between the two is that of the lens: a refined pose turns
+    both alike.
+    """
     if data.depths is None:
         return None
-    along = (rays.directions.detach() * data.rig.view_axes(image)).sum(1)
+    along = (rays.directions * data.rig.view_axes(image)).sum(1)
     return data.depths.gather(*pixels).to(along.device) / along.clamp_min(1e-3)
 
 

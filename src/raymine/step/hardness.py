@@ -53,14 +53,15 @@ def hard_view(
     longest: int,
     *,
     trained_as: int | None = None,
+    trained: bool = True,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> HardView | None:
     """The hardness of view `index` of `views`, at most `longest` pixels a side; None if it became `unwanted`.
 
-    trained_as: as in `hardness_of`.
+    trained_as, trained: as in `hardness_of`.
     """
     pixels, shape = spread_pixels(views, index, longest)
-    found = hardness_of(state, views, pixels, trained_as=trained_as, unwanted=unwanted)
+    found = hardness_of(state, views, pixels, trained_as=trained_as, trained=trained, unwanted=unwanted)
     return None if found is None else HardView(photo_of(views, pixels).reshape(*shape, 3).numpy(), found.reshape(shape))
 
 
@@ -88,6 +89,7 @@ def hardness_of(
     pixels: Pixels,
     *,
     trained_as: int | None = None,
+    trained: bool = True,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> np.ndarray | None:
     """The hardness [R] float32 of pixels (image, row, column, each [R] on the CPU); None if it became `unwanted`.
@@ -95,6 +97,7 @@ def hardness_of(
     The field is the one in training, not its average. The state does not change, nor do gradients of its parameters.
     Terms of the loss that compare with more than colours take no part. trained_as: of the image that all pixels are of,
     its number among the training images, where `views` are others than these; refined poses and exposures go by it.
+    trained: False if the image is not among them; then its pose is the given one, and its exposure the mean one.
     """
     background = torch.tensor(views.background or (0.0, 0.0, 0.0), device=state.device)
     state.fade_levels()
@@ -108,13 +111,14 @@ def hardness_of(
         image, y, x = (part.to(state.device) for part in (image, y, x))
         rays = views.rig.rays_for_pixels(image, x, y)
         number = image if trained_as is None else torch.full_like(image, trained_as)
-        if state.poses is not None:
+        if state.poses is not None and trained:
             rays = state.poses.refine(rays, number).detached()
         backdrop = background.expand(len(rgba), 3)
         wanted = Wanted(torch.lerp(backdrop, rgba[:, :3], rgba[:, 3:]), backdrop, weight)
         samples = state.sampler.sample(rays, state.field).samples
         first, _ = first_pass(state.field, rays, samples, state.config.mining.stop)
-        objective = Objective(state, rays, wanted, image=number, without=targets_of(state.config.loss))
+        without = targets_of(state.config.loss)
+        objective = Objective(state, rays, wanted, image=number, without=without, exposed=trained)
         size = objective_gradients(state, objective, first, samples, alone=True).size
         # The loss is a mean over the rays of a chunk. Times their number, it does not depend on the size of the chunk.
         parts.append(ray_importance(size, samples.ray_id, len(rays)) * weight.sum().clamp_min(1.0))

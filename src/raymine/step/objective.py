@@ -37,7 +37,8 @@ class Objective:
     """The loss of one batch as a function of the field's outputs. `rounds`: the earlier rounds of the sampler.
 
     image [R]: of each ray, for the exposure, if the state has one. targets: of the rays, for terms that ask for them.
-    without: fields of `Targets`; terms that ask for one of them are left out.
+    without: fields of `Targets`; terms that ask for one of them are left out. exposed: False for images that were not
+    trained on, which have the mean exposure.
     share: these rays among those of all ranks. The loss is then the part of this rank in the loss of the step.
     """
 
@@ -49,6 +50,7 @@ class Objective:
     targets: Targets = NO_TARGETS
     share: RayShare = ALL_RAYS
     without: frozenset[str] = frozenset()
+    exposed: bool = True
 
     def __call__(self, output: FieldOutput, samples: Samples) -> LossReport:
         """Render the pre-activations [B] and sum all terms but those over parameters. Differentiable in `output`."""
@@ -65,7 +67,7 @@ class Objective:
         if state.config.near_fade > 0:
             output = _faded(output, samples, state.config.near_fade)
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
-        if state.exposure is not None:
+        if state.exposure is not None and self.exposed:
             assert self.image is not None, "engines that draw rays on the device refuse an exposure"
             shown = rendered.colour, rendered.opacity, self.wanted.background
             rendered = replace(rendered, colour=state.exposure.expose(*shown, self.image))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from raymine.cli import main
 from raymine.contracts import Renderer
@@ -22,9 +19,8 @@ from raymine.experiment.watchers.guard import ImageGuard, Looks
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene
 from support.disc_scene import write_scene
+from support.rings import COUNT, write_ring
 from support.runs import StopAt, request
-
-COUNT = 12
 
 
 class Errors:
@@ -76,20 +72,6 @@ def test_warning_names_images_and_the_option_that_leaves_them_out() -> None:
 
 
 FIRST, LAST = (0.02,) * 5 + (0.05,) + (0.02,) * 6, (0.005,) * 5 + (0.05,) + (0.005,) * 6
-
-
-def write_ring(folder: Path) -> Path:
-    """Twelve training views and two test views of a disc, r_0 to r_11, from all sides."""
-    for split, count in (("train", COUNT), ("test", 2)):
-        frames = []
-        (folder / split).mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray(np.full((8, 8, 4), 200, np.uint8)).save(folder / split / f"r_{i}.png")
-            c, s = math.cos(2 * math.pi * i / count), math.sin(2 * math.pi * i / count)
-            pose = [[-s, 0.0, c, 4 * c], [c, 0.0, s, 4 * s], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
-            frames.append({"file_path": f"./{split}/r_{i}", "transform_matrix": pose})
-        (folder / f"transforms_{split}.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
-    return folder
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Evaluate:
         loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         from raymine.evaluate import FitConfig
 
-        if self.fit is None and loaded.state.poses is not None:
+        if self.fit is None and self.split != "train" and loaded.state.poses is not None:
             output.warn(
                 "The training poses of this run were refined and the test poses were not, so these scores may be too "
                 "low. `raymine eval --fit poses` also gives scores with fitted poses."

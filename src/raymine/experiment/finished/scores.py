@@ -8,6 +8,7 @@ from pathlib import Path
 from raymine.contracts import ImageSource, Scene, Split
 from raymine.errors import ConfigError, option
 from raymine.evaluate import Evaluation, FitConfig, Lpips, PictureChoice, evaluate_views
+from raymine.evaluate.corrections import corrections_of
 from raymine.evaluate.fit import fitted_scores
 from raymine.evaluate.protocol import protocol_of
 from raymine.rays import CameraRig
@@ -50,8 +51,12 @@ def score_frames(
     the views after their poses, exposures or both were fitted to `images` (`evaluate.fit`); `Evaluation.fitted` and
     metrics.json then have these scores. Pictures are those without fitting. fit_progress: as `progress`, of the fits.
     lpips: networks whose distances are computed too. All `frames` must be of one split.
+
+    Images that the run was trained on are rendered at their refined poses and with their exposures, where the run fits
+    these, and the protocol says so. All others have their given poses.
     """
     scene = loaded.scene
+    known = corrections_of(loaded.state, scene, frames, loaded.trained)
     names = [scene.frames[i].image.stem for i in frames]
     fitted = None
     if fit is not None:
@@ -69,7 +74,7 @@ def score_frames(
         )
     return evaluate_views(
         loaded.renderer,
-        CameraRig(scene, frames, loaded.device),
+        CameraRig(known.scene(scene), frames, loaded.device),
         images,
         background=scene.background or (0.0, 0.0, 0.0),
         names=names,
@@ -78,5 +83,6 @@ def score_frames(
         progress=progress,
         fitted=fitted,
         lpips=lpips,
-        protocol=protocol_of(scene, scene.frames[frames[0]].split, len(frames)) if frames else None,
+        protocol=protocol_of(scene, scene.frames[frames[0]].split, len(frames), known.words()) if frames else None,
+        renderers=known.renderers(loaded.renderer),
     )
