@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from raymine.pipeline import PipelineResult, SceneSpec, load_pipeline, run_pipeline
 from raymine.pipeline import run as module
 from raymine.pipeline.stages import STAGES, Site, folder_stamp, scene_stamp, stamp
+from support.depth_scene import write_depth_scene
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
 from support.scene_writers import ring, write_image, write_transforms
@@ -132,3 +135,25 @@ def test_new_run_with_the_same_tensors_is_evaluated_too() -> None:
     assert trained[0]["tensors"] == trained[1]["tensors"]
     assert trained[0]["run"] != trained[1]["run"]
     assert Path(trained[1]["run"], "eval/metrics.json").exists()
+
+
+def test_edited_depth_map_is_trained_on_again() -> None:
+    write_depth_scene(Path("a"), [f"d{i}.png" for i in range(9)])
+    text = TRAIN.format(3).replace("steps", "depth_loss = 0.1\nsteps")
+    Path("p.toml").write_text('stages = ["train"]\nretries = 0\n' + text + '[[scene]]\npath = "a"\n')
+    first = go()
+    assert ran(first) == ["pack", "train"]
+    Image.fromarray(np.full((8, 8), 2000, np.uint16)).save("a/d3.png")
+    second = go()
+    assert ran(second) == ["pack", "train"]
+    assert second.results["a"]["train"]["tensors"] != first.results["a"]["train"]["tensors"]
+    # The first frame is for tests: its depth map is not trained on.
+    Image.fromarray(np.full((8, 8), 2000, np.uint16)).save("a/d0.png")
+    assert ran(go()) == ["pack"]
+
+
+def test_scene_without_depth_maps_has_no_key_for_them() -> None:
+    site = Site(SceneSpec("a", "a"), Path("o/a"), {})
+    packed = STAGES["pack"].result(site, {"scene_digest": "s", "train": "t", "test": "u", "bytes": 3})
+    assert packed == {"scene_digest": "s", "train": "t", "test": "u"}
+    assert STAGES["train"].uses(Site(site.scene, site.folder, {"pack": packed})) == {"scene_digest": "s", "train": "t"}
