@@ -157,3 +157,23 @@ def test_scene_without_depth_maps_has_no_key_for_them() -> None:
     packed = STAGES["pack"].result(site, {"scene_digest": "s", "train": "t", "test": "u", "bytes": 3})
     assert packed == {"scene_digest": "s", "train": "t", "test": "u"}
     assert STAGES["train"].uses(Site(site.scene, site.folder, {"pack": packed})) == {"scene_digest": "s", "train": "t"}
+
+
+def test_best_checkpoint_is_evaluated_exported_and_verified() -> None:
+    write_scene_of_eight(Path("a"))
+    text = TRAIN.format(8).replace("[eval]", 'hold_out = 2\n[eval]\ncheckpoint = "best"')
+    allowed = 'allow = ["support"]\n'
+    export = '[export]\nto = ["m.safetensors", "n.safetensors", "m.onnx", "m.ply"]\nformat = "points"\nlongest = 20\n'
+    whole = f'{text}{export}{allowed}checkpoint = "best"\n[verify]\n{allowed}[[scene]]\npath = "a"\n'
+    Path("p.toml").write_text('stages = ["export", "verify"]\nretries = 0\n' + whole)
+    first = go()
+    assert ran(first)[-1] == "verify"
+    assert first.results["a"]["eval"]["step"] < 8
+    site = Site(SceneSpec("a", "a"), Path("o/a"), first.results["a"])
+    verified = [word for word in STAGES["verify"].command(site) if word.startswith("--model=")]
+    assert [Path(word).name for word in verified] == ["m.safetensors", "n.safetensors", "m.onnx"]
+    # Of the latest checkpoint, which was not evaluated.
+    Path("p.toml").write_text(Path("p.toml").read_text().replace('"support"]\ncheckpoint = "best"', '"support"]'))
+    second = go()
+    failed = next(task for task in second.tasks if task.state == "failed")
+    assert failed.stage == "verify"

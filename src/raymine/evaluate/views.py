@@ -53,13 +53,15 @@ class Evaluation:
     """The scores of all views, in the order of the request. seconds: of the whole evaluation, including pictures.
 
     fitted: scores of the same views after poses or exposures were fitted to them (`fit`), where that was asked for.
-    protocol: how the views were compared, where the caller has described it.
+    protocol: how the views were compared, where the caller has described it. step: of the checkpoint that was rendered,
+    where the caller has said it.
     """
 
     views: tuple[ViewScore, ...]
     seconds: float
     fitted: Fitted | None = None
     protocol: Protocol | None = None
+    step: int | None = None
 
     @property
     def psnr(self) -> float:
@@ -97,6 +99,7 @@ class Evaluation:
             ],
             **({} if self.fitted is None else {"fitted": self.fitted.to_json()}),
             **({} if self.protocol is None else {"protocol": self.protocol.to_json()}),
+            **({} if self.step is None else {"step": self.step}),
         }
 
 
@@ -114,6 +117,7 @@ def evaluate_views(
     fitted: Fitted | None = None,
     lpips: Sequence[Lpips] = (),
     protocol: Protocol | None = None,
+    step: int | None = None,
 ) -> Evaluation:
     """Evaluate the views `indices`, which index both `rig` and `images`; None evaluates all of them.
 
@@ -121,7 +125,8 @@ def evaluate_views(
     of the rig, for tables and files. out_dir: a folder for metrics.json and pictures (see `files`), which replace those
     of an earlier evaluation. pictures: of every view, of the first four or of none. progress: called with (done, total)
     after each view. fitted: scores of the same views after fitting, which become a part of the result and its file.
-    lpips: networks whose distances are computed too. protocol: a description for the result and its file.
+    lpips: networks whose distances are computed too. protocol: a description for the result and its file. step: of the
+    checkpoint, likewise.
     """
     started = time.perf_counter()
     chosen = list(range(len(images.sizes))) if indices is None else list(indices)
@@ -153,7 +158,7 @@ def evaluate_views(
                 progress(done, len(chosen))
         if files is not None:
             files.finish()
-        evaluation = Evaluation(tuple(views), time.perf_counter() - started, fitted, protocol)
+        evaluation = Evaluation(tuple(views), time.perf_counter() - started, fitted, protocol, step)
         if files is not None:
             files.publish(evaluation.to_json())
     return evaluation

@@ -128,7 +128,7 @@ def _model(site: Site) -> JSON:
 
 
 def _scored(site: Site, printed: JSON) -> Result:
-    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol") if key in printed}
+    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol", "step") if key in printed}
     return {**scores, "views": {v["name"]: v["psnr"] for v in printed.get("images", [])}}
 
 
@@ -145,9 +145,13 @@ def _rendered(site: Site) -> Path:
     return site.folder / f"render-{site.key}.mp4"
 
 
+_VERIFIED = (".safetensors", ".onnx")
+"""Exported files that can be rendered as the model is; the others have no field in them."""
+
+
 def _verify(site: Site) -> list[str]:
-    snapshots = [file for file in site.results.get("export", {}).get("files", []) if file.endswith(".safetensors")]
-    return ["verify", str(site.run), *(["--model", snapshots[0]] if snapshots else [])]
+    files = site.results.get("export", {}).get("files", [])
+    return ["verify", str(site.run), *(f"--model={file}" for file in files if file.endswith(_VERIFIED))]
 
 
 _TABLE = (

@@ -79,4 +79,5 @@ def score_frames(
         fitted=fitted,
         lpips=lpips,
         protocol=protocol_of(scene, scene.frames[frames[0]].split, len(frames)) if frames else None,
+        step=loaded.step,
     )
