@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 import numpy as np
 import pytest
@@ -160,6 +161,41 @@ def test_stage_of_ones_own_runs_again_when_its_input_or_command_changes() -> Non
     write_own(own("s", APPEND.format(word="y"), inputs='["input"]'))
     assert ran(go()) == ["a s"]
     assert Path("log").read_text() == "xxy"
+
+
+def test_stage_of_ones_own_runs_again_when_a_stage_that_it_needs_has_other_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_scene_of_eight(Path("a"))
+    stage = own("s", "print(1)", '["check"]')
+    Path("p.toml").write_text(f'out = "o"\nstages = ["check", "s"]\n[[scene]]\npath = "a"\n[[stage]]\n{stage}\n')
+    started: list[str] = []
+
+    def start(command: list[str], *, stdout: IO[bytes], stderr: IO[bytes], **others: object) -> InThisProcess:
+        started.append(command[4])
+        if command[4] == "own":
+            command = [*command[:4], "raymine", "recipes", "--json"]
+        return InThisProcess(command, stdout=stdout, stderr=stderr)
+
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    first = go()
+    assert ran(first) == ["a check", "a s"]
+    assert ran(go()) == []
+    repaint(Path("a/train/r_2.png"))
+    second = go()
+    assert second.results["a"]["check"] == first.results["a"]["check"], "the warnings are the same"
+    assert ran(second) == ["a check", "a s"]
+    assert started == ["raymine", "own"] * 2
+
+
+def test_attempt_that_dies_silently_is_not_blamed_on_an_earlier_error() -> None:
+    code = "import os, sys\nopen('n', 'a').write('x')\nif os.path.getsize('n') < 2: print('error: a first mishap', "
+    write_own(own("s", code + "file=sys.stderr)\nsys.exit(5)"))
+    told: list[str] = []
+    result = go(told)
+    assert any("failed: a first mishap; it is tried again" in line for line in told)
+    assert [task.why for task in result.tasks] == ["exit code 5"]
+    assert sum("failed: exit code 5" in line for line in told) == 2
 
 
 def test_two_jobs_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

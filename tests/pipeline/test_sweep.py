@@ -20,6 +20,7 @@ from raymine.pipeline import run as module
 from raymine.pipeline.sweep_spec import load_sweep
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
+from support.scene_writers import ring, write_image, write_transforms
 
 TESTS = Path(__file__).parents[1]
 TRAIN = '[train]\nrecipe = "support.runs:tiny"\nsteps = {0}\ndevice = "cpu"\nthreads = 1\nhold_out = 2\n'
@@ -94,6 +95,35 @@ def test_grid_trains_every_combination_once_and_ranks_them(
     # The folder belongs to this sweep.
     assert sweep(GRID.replace("[2, 3]", "[2, 4]")) == 4
     assert "is of another sweep" in capsys.readouterr().err
+
+
+def test_trials_follow_images_beside_a_scene_that_is_a_file(no_processes: list[list[str]]) -> None:
+    write_transforms(ring(), Path("f"))
+    text = FILE.replace('"a"', '"transforms.json"') + '[space]\nmining = ["none"]\n'
+
+    def go(text: str) -> int:
+        Path("f/s.toml").write_text(text)
+        return main(["sweep", "f/s.toml"])
+
+    assert go(text) == 0
+    assert go("jobs = 1\n" + text) == 0
+    assert len(no_processes) == 1, "neither the file of the sweep nor its results are images"
+    write_image(Path("f/images/photo_03.png"), (48, 32), seed=99)
+    assert go(text) == 0
+    assert len(no_processes) == 2
+
+
+def test_lost_tensors_of_a_trial_are_made_again(no_processes: list[list[str]]) -> None:
+    text = FILE + '[space]\nmining = ["none"]\n'
+    assert sweep(text) == 0
+    first = results()["rows"][0]["score"]
+    saved = Path(results()["rows"][0]["trials"][0]["result"]["run"], "checkpoints")
+    for path in saved.glob("*.safetensors"):
+        path.unlink()
+    assert sweep(text) == 0
+    assert len(no_processes) == 2
+    assert results()["rows"][0]["score"] == first
+    assert list(saved.glob("*.safetensors"))
 
 
 def test_random_points_repeat_and_seeds_are_averaged(no_processes: list[list[str]]) -> None:

@@ -12,48 +12,25 @@ from PIL import Image
 
 from raymine import checkpoint
 from raymine.contracts import Scene
-from raymine.errors import SceneError
+from raymine.errors import RunError, SceneError
 from raymine.experiment import train
 from raymine.files import UnreadableFile
 from raymine.rays import CameraRig
 from raymine.recipes.techniques import Techniques
 from raymine.scenes import load_scene
 from raymine.scenes.check import check_scene
-from raymine.scenes.depth import DepthMaps, read_depth
+from raymine.scenes.depth import DepthMaps, depth_digest, depth_digests, read_depth
 from raymine.step import TrainData, create_state
 from raymine.step.batch import draw_batch
+from support.depth_scene import write_depth_scene
 from support.runs import StopAt, request
-from support.scene_writers import ring
 from support.step import CONFIG
-
-SIDE = 16
-
-
-def write(folder: Path, files: list[str], **keys: float) -> Path:
-    """Frames around a point at 3 units, each with a depth map that says 3000 (or, in .npy files, 3000.0)."""
-    capture, frames = ring(len(files)), []
-    folder.mkdir()
-    for i, name in enumerate(files):
-        rgb = np.random.default_rng(i).integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)
-        Image.fromarray(rgb).save(folder / f"{i}.png")
-        depth = np.full((SIDE // 2, SIDE // 2), 3000)
-        depth[0, 0] = 0
-        if name.endswith(".npy"):
-            np.save(folder / name, depth.astype(np.float32))
-        elif name:
-            Image.fromarray(depth.astype(np.uint16)).save(folder / name)
-        frame = {"file_path": f"{i}.png", "transform_matrix": capture.opengl(i)}
-        frames.append(frame | ({"depth_file_path": name} if name else {}))
-    document = {"w": SIDE, "h": SIDE, "fl_x": 14.0, "fl_y": 14.0, **keys, "frames": frames}
-    (folder / "transforms.json").write_text(json.dumps(document))
-    return folder
-
 
 FILES = [*(f"d{i}.png" for i in range(7)), "d7.npy", ""]
 
 
 def scene_with_depth(tmp_path: Path, **keys: float) -> Scene:
-    return load_scene(write(tmp_path / "scene", FILES, **keys), split="all")
+    return load_scene(write_depth_scene(tmp_path / "scene", FILES, **keys), split="all")
 
 
 def test_depths_are_scaled_with_the_scene(tmp_path: Path) -> None:
@@ -97,8 +74,49 @@ def test_distances_of_a_batch_are_along_the_rays(tmp_path: Path) -> None:
     assert depth[own].max() > 1.02 * depth[own].min(), "rays at the edge of the image are longer"
 
 
+def test_digests_follow_content_unit_and_the_image_of_a_depth_map(tmp_path: Path) -> None:
+    folder = write_depth_scene(tmp_path / "scene", FILES)
+    scene = load_scene(folder, split="all")
+    first = depth_digests(scene, range(9))
+    assert list(first) == [f"{i}.png (depth map)" for i in range(8)]
+    assert depth_digests(scene, [8]) == {}
+    assert depth_digest({}) is None
+    Image.fromarray(np.full((8, 8), 2000, np.uint16)).save(folder / "d3.png")
+    second = depth_digests(scene, range(9))
+    assert [name for name in first if first[name] != second[name]] == ["3.png (depth map)"]
+    document = (folder / "transforms.json").read_text()
+    (folder / "transforms.json").write_text(document.replace('"d1.png"', '"d3.png"'))
+    third = depth_digests(load_scene(folder, split="all"), range(9))
+    assert third["1.png (depth map)"] == second["3.png (depth map)"]
+    (folder / "transforms.json").write_text(document.replace('"w": ', '"depth_unit_scale_factor": 0.01, "w": '))
+    fourth = depth_digests(load_scene(folder, split="all"), range(9))
+    assert all(fourth[name] != second[name] for name in second)
+    (folder / "d3.png").unlink()
+    assert depth_digests(scene, [3]) == {"3.png (depth map)": ""}
+    assert len({depth_digest(each) for each in (first, second, third, fourth)}) == 4
+
+
+def test_resume_refuses_changed_depth_maps_of_a_run_that_uses_them(tmp_path: Path) -> None:
+    folder = write_depth_scene(tmp_path / "scene", FILES)
+    changes = {"techniques": Techniques(depth_loss=1.0), "evaluate_views": 0}
+    for name in ("with", "old"):
+        train(request(folder, tmp_path / name, steps=4, **changes))
+    train(request(folder, tmp_path / "without", steps=4, evaluate_views=0))
+    kept = json.loads((tmp_path / "with/images.json").read_text())
+    plain = json.loads((tmp_path / "without/images.json").read_text())
+    # Two of the frames are for tests, and one has no depth map.
+    assert set(kept) - set(plain) == {f"{i}.png (depth map)" for i in range(9) if f"{i}.png" in plain and i < 8}
+    # A run of an earlier version did not record them.
+    (tmp_path / "old/images.json").write_text(json.dumps(plain))
+    Image.fromarray(np.full((8, 8), 2000, np.uint16)).save(folder / "d3.png")
+    with pytest.raises(RunError, match=r"Depth maps of the scene have changed since .*: 3\.png \(depth map\)\."):
+        train(request(folder, tmp_path / "with", steps=6, resume=True, **changes))
+    train(request(folder, tmp_path / "old", steps=6, resume=True, **changes))
+    train(request(folder, tmp_path / "without", steps=6, resume=True, evaluate_views=0))
+
+
 def test_depth_loss_trains_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    folder = write(tmp_path / "scene", FILES)
+    folder = write_depth_scene(tmp_path / "scene", FILES)
     changes = {"techniques": Techniques(depth_loss=1.0), "evaluate_views": 0}
     train(request(folder, tmp_path / "whole", **changes))
     train(request(folder, tmp_path / "parts", **changes), observer=StopAt(16))
@@ -111,7 +129,7 @@ def test_depth_loss_trains_and_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_check_reports_broken_depth_maps(tmp_path: Path) -> None:
-    folder = write(tmp_path / "scene", FILES)
+    folder = write_depth_scene(tmp_path / "scene", FILES)
     (folder / "d0.png").unlink()
     (folder / "d1.png").write_bytes(b"no image")
     np.save(folder / "d7.npy", np.zeros((8, 8, 3), np.float32))
@@ -127,7 +145,7 @@ def test_check_reports_broken_depth_maps(tmp_path: Path) -> None:
 
 
 def test_unreadable_depth_map_is_refused_by_name(tmp_path: Path) -> None:
-    folder = write(tmp_path / "scene", FILES)
+    folder = write_depth_scene(tmp_path / "scene", FILES)
     (folder / "d7.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(UnreadableFile, match="cannot be read as a NumPy array"):
         read_depth(folder / "d7.npy")
@@ -136,5 +154,5 @@ def test_unreadable_depth_map_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_bad_unit_is_a_warning(tmp_path: Path) -> None:
-    folder = write(tmp_path / "scene", FILES, depth_unit_scale_factor=-1.0)
+    folder = write_depth_scene(tmp_path / "scene", FILES, depth_unit_scale_factor=-1.0)
     assert any("`depth_unit_scale_factor` = -1; 0.001 is used" in p.what for p in check_scene(folder))

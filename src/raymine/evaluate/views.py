@@ -53,13 +53,15 @@ class Evaluation:
     """The scores of all views, in the order of the request. seconds: of the whole evaluation, including pictures.
 
     fitted: scores of the same views after poses or exposures were fitted to them (`fit`), where that was asked for.
-    protocol: how the views were compared, where the caller has described it.
+    protocol: how the views were compared, where the caller has described it. step: of the checkpoint that was rendered,
+    where the caller has said it.
     """
 
     views: tuple[ViewScore, ...]
     seconds: float
     fitted: Fitted | None = None
     protocol: Protocol | None = None
+    step: int | None = None
 
     @property
     def psnr(self) -> float:
@@ -97,6 +99,7 @@ class Evaluation:
             ],
             **({} if self.fitted is None else {"fitted": self.fitted.to_json()}),
             **({} if self.protocol is None else {"protocol": self.protocol.to_json()}),
+            **({} if self.step is None else {"step": self.step}),
         }
 
 
@@ -115,6 +118,7 @@ def evaluate_views(
     lpips: Sequence[Lpips] = (),
     protocol: Protocol | None = None,
     renderers: Sequence[Renderer] | None = None,
+    step: int | None = None,
 ) -> Evaluation:
     """Evaluate the views `indices`, which index both `rig` and `images`; None evaluates all of them.
 
@@ -123,7 +127,8 @@ def evaluate_views(
     of an earlier evaluation. pictures: of every view, of the first four or of none. progress: called with (done, total)
     after each view. fitted: scores of the same views after fitting, which become a part of the result and its file.
     lpips: networks whose distances are computed too. protocol: a description for the result and its file. renderers:
-    one for each image of the rig instead of `renderer`, where images differ in their exposure.
+    one for each image of the rig instead of `renderer`, where images differ in their exposure. step: of the checkpoint,
+    for the result and its file.
     """
     started = time.perf_counter()
     chosen = list(range(len(images.sizes))) if indices is None else list(indices)
@@ -156,7 +161,7 @@ def evaluate_views(
                 progress(done, len(chosen))
         if files is not None:
             files.finish()
-        evaluation = Evaluation(tuple(views), time.perf_counter() - started, fitted, protocol)
+        evaluation = Evaluation(tuple(views), time.perf_counter() - started, fitted, protocol, step)
         if files is not None:
             files.publish(evaluation.to_json())
     return evaluation

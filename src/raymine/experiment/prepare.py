@@ -19,7 +19,7 @@ from raymine.rays import CameraRig
 from raymine.recipes.techniques import with_techniques
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank import ImageBank, open_bank
-from raymine.scenes.depth import DepthMaps
+from raymine.scenes.depth import DepthMaps, depth_digests
 from raymine.scenes.load import BUILTIN
 from raymine.scenes.names import frames_named, training_names
 from raymine.step import TrainConfig, TrainData
@@ -63,10 +63,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class LoadedData:
-    """Cameras and pixels of some frames. Use it in a `with` block, which closes the images at its end."""
+    """Cameras and pixels of some frames. Use it in a `with` block, which closes the images at its end.
+
+    depths: `depth_digests` of the depth maps, if they were read.
+    """
 
     train: TrainData
     bank: ImageBank
+    depths: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> LoadedData:
         return self
@@ -257,7 +261,8 @@ def open_data(
     bank = open_bank(scene, frames, bank_budget=None if budget is None else budget.bytes, progress=report)
     rig = rig or CameraRig(scene, frames, device)
     maps = DepthMaps(scene, frames) if depths else None
-    return LoadedData(TrainData(rig, bank, scene.bounds, scene.background, maps), bank)
+    digests = depth_digests(scene, frames) if depths else {}
+    return LoadedData(TrainData(rig, bank, scene.bounds, scene.background, maps), bank, digests)
 
 
 def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:

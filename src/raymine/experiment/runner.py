@@ -24,6 +24,7 @@ from raymine.step.hardness import hard_view
 
 from .bank_budget import bank_sentence, falls_short
 from .drive import Limits
+from .inputs import changed_names, in_words, recorded_depths
 from .loop import Loop, LoopSetup
 from .memory import memory_errors
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
@@ -132,7 +133,7 @@ def _create(request: TrainRequest, work: Work) -> RunDir:
     )
     stem = f"{slug(Path(config.scene).name)}-{slug(config.recipe.removeprefix('__main__:'))}"
     run = RunDir.create(request.out, root=request.runs_root, stem=stem, config=config.to_json(), manifest=manifest)
-    run.write_images(work.bank.digests)
+    run.write_images({**work.bank.digests, **work.depths})
     return run
 
 
@@ -160,6 +161,14 @@ def _require_same_images(run: RunDir, work: Work) -> None:
         raise RunError(
             f"The images of the scene have changed since {run.path} was started.",
             hint=f"Put the old images back, or train anew with another {option('out')}.",
+        )
+    # A run of an earlier version does not know its depth maps.
+    before = recorded_depths(run.path)
+    changed = changed_names(before, work.depths) if before else ()
+    if changed:
+        raise RunError(
+            f"Depth maps of the scene have changed since {run.path} was started: {in_words(changed)}.",
+            hint=f"Put the old ones back, or train anew with another {option('out')}.",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,6 +19,7 @@ from raymine.kernels.threads import using_threads
 from raymine.pixels import PixelSampler
 from raymine.rays import CameraRig
 from raymine.scenes.bank import ImageBank
+from raymine.scenes.depth import depth_digest
 from raymine.scenes.names import training_names
 from raymine.step import TrainData, TrainState, create_state
 from raymine.step.distributed.ranks import SOLO, Ranks
@@ -80,7 +81,8 @@ def _threads_in_words(count: int) -> str:
 class Work:
     """A run that is ready to start: its images are loaded and its memory is allocated.
 
-    taken: what it took from another run; None if it did not start from one, or has gone on since.
+    taken: what it took from another run; None if it did not start from one, or has gone on since. depths: digests of
+    the depth maps that it trains with (`scenes.depth.depth_digests`).
     """
 
     prepared: Prepared
@@ -91,6 +93,7 @@ class Work:
     evaluate: Callable[[], QuickScore] | None
     guard: ImageGuard | None
     taken: Taken | None = None
+    depths: dict[str, str] = field(default_factory=dict)
 
 
 def make_ready(
@@ -143,12 +146,12 @@ def make_ready(
         names = training_names(scene)
         errors = ImageErrors(loaded.train, scene.background or (0.0, 0.0, 0.0), state)
         guard = ImageGuard(errors, [names[frame] for frame in trained], engine.renderer)
-    return Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard, taken)
+    return Work(prepared, loaded.train, loaded.bank, state, engine, evaluate, guard, taken, loaded.depths)
 
 
 def shown_work(work: Work) -> dict[str, JSON]:
-    """What all ranks must agree about before they take a step: the images, and how steps are taken."""
-    return {"images": work.bank.digest, "engine": work.engine.name}
+    """What all ranks must agree about before they take a step: images, depth maps, and how steps are taken."""
+    return {"images": work.bank.digest, "depth maps": depth_digest(work.depths), "engine": work.engine.name}
 
 
 def warm(work: Work) -> None:

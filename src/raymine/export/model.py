@@ -56,7 +56,8 @@ class ExportModel:
     """A trained field with its sampler, its renderer and its scene.
 
     views: the cameras of the training images; poses [I, 3, 4] float64: their poses, refined if the run refined them.
-    time: in 0..1, the moment of a dynamic scene that is exported; None for a static one.
+    time: in 0..1, the moment of a dynamic scene that is exported; None for a static one. step: of the checkpoint that
+    it is of, which files record; None where it is not known.
     """
 
     field: Field
@@ -67,6 +68,7 @@ class ExportModel:
     poses: np.ndarray
     device: torch.device
     time: float | None = None
+    step: int | None = None
 
     @torch.no_grad()
     def raw_density(self, points: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:

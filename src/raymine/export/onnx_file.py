@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raymine.errors import MissingExtraError
 from raymine.files import atomic_file
@@ -22,6 +23,9 @@ from .snapshot import description_of, hash_field, probes, tensors_of
 
 _OPSET = 18
 _PRIMES = (1, 2654435761, 805459861)
+_STEP = "raymine.step"
+_POINTS = 1 << 14
+"""Points that are evaluated at a time: the corners of all cells of a point take a few KB in each node."""
 
 
 def require(module: str) -> Any:
@@ -77,7 +81,10 @@ def build(model: ExportModel) -> Any:
     outputs = [value("colour", kind, ["n", 3]), value("density", kind, ["n"])]
     made = onnx.helper.make_graph(graph.nodes, "raymine", inputs, outputs, graph.constants)
     opset = [onnx.helper.make_opsetid("", _OPSET)]
-    return onnx.helper.make_model(made, opset_imports=opset, ir_version=9, producer_name="raymine")
+    whole = onnx.helper.make_model(made, opset_imports=opset, ir_version=9, producer_name="raymine")
+    if model.step is not None:
+        onnx.helper.set_model_props(whole, {_STEP: str(model.step)})
+    return whole
 
 
 def _unit_cube(graph: _Graph, about: dict[str, Any]) -> str:
@@ -154,6 +161,40 @@ def write_onnx(path: Path, model: ExportModel) -> None:
     onnx.checker.check_model(made, full_check=True)
     with atomic_file(path, "write the ONNX file") as file:
         file.write(made.SerializeToString())
+
+
+class OnnxField:
+    """A written file, evaluated by ONNX Runtime on the CPU. step: of the checkpoint that it was made of, if known."""
+
+    def __init__(self, path: Path) -> None:
+        """`ValueError` if the file is not one of a field."""
+        try:
+            runtime = importlib.import_module("onnxruntime")
+        except ImportError as error:
+            raise MissingExtraError("onnxruntime", "onnx", "Rendering an ONNX file") from error
+        try:
+            self._session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        except Exception as error:  # the package has many kinds of errors, without a common one of its own
+            raise ValueError(str(error)) from error
+        values = (*self._session.get_inputs(), *self._session.get_outputs())
+        if [value.name for value in values] != ["positions", "directions", "colour", "density"]:
+            raise ValueError("it is not the ONNX file of a field")
+        step = self._session.get_modelmeta().custom_metadata_map.get(_STEP, "")
+        self.step = int(step) if step.isdecimal() else None
+
+    def density(self, positions: Tensor) -> Tensor:
+        """Positions [n, 3] -> density [n] before activation, on the device of the positions."""
+        return self(positions, torch.zeros_like(positions))[1]
+
+    def __call__(self, positions: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and unit directions [n, 3] -> pre-activations of colour [n, 3] and density [n]."""
+        colour, density = positions.new_empty(len(positions), 3), positions.new_empty(len(positions))
+        for start in range(0, len(positions), _POINTS):
+            at = slice(start, start + _POINTS)
+            feed = {"positions": positions[at].cpu().numpy(), "directions": directions[at].cpu().numpy()}
+            found = self._session.run(["colour", "density"], feed)
+            colour[at], density[at] = (torch.from_numpy(value) for value in found)
+        return colour, density
 
 
 def check_onnx(path: Path, model: ExportModel) -> float:

@@ -71,6 +71,8 @@ def description_of(model: ExportModel) -> dict[str, Any]:
         "cap": act.cap,
         "normalisation": model.scene.normalisation.tolist(),
     }
+    if model.step is not None:
+        found["step"] = model.step
     sampler = model.sampler
     if isinstance(sampler, OccupancySampler) and sampler.swept:
         found["occupancy"] = {"levels": model.scene.bounds.levels, "resolution": sampler.config.resolution}

@@ -47,7 +47,7 @@ class Task:
 
     @property
     def record_file(self) -> Path:
-        return self.folder / "stages" / f"{self.name}.json"
+        return _record_file(self.folder, self.name)
 
     @property
     def log(self) -> Path:
@@ -59,8 +59,10 @@ class Task:
         site = Site(self.scene, self.folder, results)
         if isinstance(self.stage, OwnStage):
             options: JSON = list(self.stage.command)
+            # The result of `check` is its warnings alone: the key of a stage says what it was made from.
+            needs = [(need, _read_record(self.folder, need), results[need]) for need in self.stage.needs]
             uses: JSON = [
-                {need: results[need] for need in self.stage.needs},
+                {need: [record and record.key, result] for need, record, result in needs},
                 [stamp(path) for path in self.stage.inputs],
             ]
         else:
@@ -70,11 +72,7 @@ class Task:
 
     def record(self) -> Record | None:
         """The record of this stage; None if it was never finished, or the record cannot be read."""
-        try:
-            data = read_json(self.record_file)
-            return Record(**{key: data[key] for key in ("key", "parts", "result", "products", "seconds")})
-        except (UnreadableFile, KeyError, TypeError):
-            return None
+        return _read_record(self.folder, self.name)
 
     def decide(self, parts: dict[str, str]) -> tuple[Verdict, str]:
         """Whether the stage must run, and why. parts: those of now."""
@@ -111,6 +109,19 @@ class Task:
         """Remove the record, before the stage runs again: what it made may be incomplete from now on."""
         with contextlib.suppress(OSError):
             self.record_file.unlink()
+
+
+def _record_file(folder: Path, stage: str) -> Path:
+    return folder / "stages" / f"{stage}.json"
+
+
+def _read_record(folder: Path, stage: str) -> Record | None:
+    """The record of a stage of the scene whose results are in `folder`."""
+    try:
+        data = read_json(_record_file(folder, stage))
+        return Record(**{key: data[key] for key in ("key", "parts", "result", "products", "seconds")})
+    except (UnreadableFile, KeyError, TypeError):
+        return None
 
 
 def plan(pipeline: Pipeline) -> list[Task]:

@@ -56,12 +56,13 @@ class _Progress:
 
 @dataclass
 class _Running:
-    """A process of a task."""
+    """A process of a task. logged: bytes of the log that earlier attempts wrote."""
 
     task: Task
     place: Place
     process: Process
     started: float
+    logged: int
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,8 @@ class _Runner:
             words = [task.stage.program, *task.stage.command(site), *flags(task)]
             folder = self._pipeline.file.absolute().parent
         task.log.parent.mkdir(parents=True, exist_ok=True)
-        process = _launch(place, words, folder, task.log)
-        self._running.append(_Running(task, place, process, time.monotonic()))
+        process, logged = _launch(place, words, folder, task.log)
+        self._running.append(_Running(task, place, process, time.monotonic(), logged))
         again = f", attempt {progress.attempts}" if progress.attempts > 1 else ""
         self._tell(f"{task.scene.name}: {task.name} started on {place.name}{again}, because {progress.why}")
 
@@ -278,7 +279,7 @@ class _Runner:
         task, progress, code = running.task, self._of(running.task), running.process.returncode or 0
         progress.seconds += time.monotonic() - running.started
         label = f"{task.scene.name}: {task.name}"
-        why = _reason(task, code)
+        why = _reason(task, code, running.logged)
         if code == 0:
             try:
                 record = task.finish(self._results[task.scene.name], progress.parts, _printed(task), progress.seconds)
@@ -336,18 +337,19 @@ class _Runner:
                 signal.signal(number, handler)
 
 
-def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> Process:
-    """Start a command at a place. It prints to a file beside the log."""
+def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> tuple[Process, int]:
+    """Start a command, which prints to a file beside the log. Returns it, and where its part of the log begins."""
     printed_file = log_file.with_suffix(".out")
     parent = "stdin" if place.prefix else str(os.getpid())
     command = [sys.executable, "-m", "raymine.pipeline.child", parent, *words]
     with open(printed_file, "wb") as printed, open(log_file, "ab") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(words)}\n".encode(errors="replace"))
         log.flush()
+        begins = os.fstat(log.fileno()).st_size
         if place.start is not None:
-            return place.start(words, folder, printed_file, log_file)
+            return place.start(words, folder, printed_file, log_file), begins
         # In a session of its own, Ctrl-C reaches this process only, which then ends the others in good order.
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*place.prefix, *command],
             # On another host, the end of the input says that this process has ended.
             stdin=subprocess.PIPE if place.prefix else subprocess.DEVNULL,
@@ -357,6 +359,7 @@ def _launch(place: Place, words: list[str], folder: Path, log_file: Path) -> Pro
             env={**os.environ, **place.environment},
             start_new_session=True,
         )
+        return process, begins
 
 
 def flags(task: Task) -> list[str]:
@@ -389,14 +392,19 @@ def _printed(task: Task) -> JSON:
         return None
 
 
-def _reason(task: Task, code: int) -> str:
-    """Why a stage failed: the last error line of its log, or its exit code in words."""
+def _reason(task: Task, code: int, logged: int) -> str:
+    """Why a stage failed: the last error line of this attempt, or its exit code in words.
+
+    logged: bytes of the log that earlier attempts wrote.
+    """
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"it was ended by {signal.Signals(-code).name}"
         return f"it was ended by signal {-code}"
     try:
-        lines = task.log.read_text(errors="replace").splitlines()[-200:]
+        with open(task.log, "rb") as log:
+            log.seek(logged)
+            lines = log.read().decode(errors="replace").splitlines()[-200:]
     except OSError:
         lines = []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raymine.errors import RunError
-from raymine.files import JSON, UnreadableFile, read_json
-from raymine.run_files import CHECKPOINTS, EVALUATION, list_steps
+from raymine.files import JSON
+from raymine.run_files import EVALUATION
+
+from .checkpoints import best_step, checkpoint_files, damaged_checkpoints, last_step, tensors_digest
 
 if TYPE_CHECKING:
     from .spec import SceneSpec
@@ -41,6 +42,11 @@ class Site:
     def scene_path(self) -> str:
         """The scene folder, or "builtin"."""
         return str(self.results["ingest"]["scene"]) if self.scene.path is None else self.scene.path
+
+    @property
+    def out(self) -> Path:
+        """The folder of everything that the pipeline makes."""
+        return self.folder.parent
 
     @property
     def run(self) -> Path:
@@ -97,28 +103,32 @@ def _at(site: Site) -> list[str]:
 
 def _files(site: Site) -> JSON:
     """Changes when a file of the scene does. Cheap: `pack` looks at contents, and others depend on what it finds."""
-    return site.scene_path if site.scene_path == "builtin" else folder_stamp(Path(site.scene_path))
+    return scene_stamp(site.scene_path, site.out)
 
 
-def last_checkpoint(run: Path) -> Path:
-    """The JSON file of the latest checkpoint of a run."""
-    steps = list_steps(run / CHECKPOINTS)
-    if not steps:
-        raise RunError(f"{run} has no checkpoint.")
-    return run / CHECKPOINTS / f"step-{steps[-1]:08d}.json"
+def _packed(site: Site, printed: JSON) -> Result:
+    # Scenes without depth maps have no entry for them, as before there was one.
+    depth = {} if printed.get("depth") is None else {"depth": printed["depth"]}
+    return {key: printed.get(key) for key in ("scene_digest", "train", "test")} | depth
+
+
+def _to_train_on(site: Site) -> JSON:
+    return {key: value for key, value in site.results["pack"].items() if key != "test"}
 
 
 def _trained(site: Site, printed: JSON) -> Result:
-    saved = last_checkpoint(site.run)
-    try:
-        tensors = read_json(saved)["tensors"]["sha256"]
-    except (UnreadableFile, KeyError, TypeError) as error:
-        raise RunError(f"{saved} cannot be read: {error}") from error
-    return {"run": str(site.run), "tensors": tensors}
+    best = best_step(site.run)
+    chosen = {} if best is None else {"best": tensors_digest(site.run, best)}
+    return {"run": str(site.run), "tensors": tensors_digest(site.run, last_step(site.run)), **chosen}
+
+
+def _model(site: Site) -> JSON:
+    """What stages that take the latest or the best checkpoint depend on."""
+    return {key: value for key, value in site.results["train"].items() if key != "run"}
 
 
 def _scored(site: Site, printed: JSON) -> Result:
-    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol") if key in printed}
+    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol", "step") if key in printed}
     return {**scores, "views": {v["name"]: v["psnr"] for v in printed.get("images", [])}}
 
 
@@ -135,9 +145,13 @@ def _rendered(site: Site) -> Path:
     return site.folder / f"render-{site.key}.mp4"
 
 
+_VERIFIED = (".safetensors", ".onnx")
+"""Exported files that can be rendered as the model is; the others have no field in them."""
+
+
 def _verify(site: Site) -> list[str]:
-    snapshots = [file for file in site.results.get("export", {}).get("files", []) if file.endswith(".safetensors")]
-    return ["verify", str(site.run), *(["--model", snapshots[0]] if snapshots else [])]
+    files = site.results.get("export", {}).get("files", [])
+    return ["verify", str(site.run), *(f"--model={file}" for file in files if file.endswith(_VERIFIED))]
 
 
 _TABLE = (
@@ -145,7 +159,7 @@ _TABLE = (
         "ingest",
         needs=(),
         command=lambda site: ["ingest", str(site.scene.photos), "--out", str(site.folder / f"scene-{site.key}")],
-        uses=lambda site: folder_stamp(Path(str(site.scene.photos))),
+        uses=lambda site: stamp(Path(str(site.scene.photos)), site.out),
         result=lambda site, _: {"scene": str(site.folder / f"scene-{site.key}")},
         products=lambda site: [site.folder / f"scene-{site.key}"],
         leftovers=lambda site: [site.folder / f"scene-{site.key}"],
@@ -164,16 +178,17 @@ _TABLE = (
         needs=(),
         command=lambda site: ["pack", *_at(site), "--json"],
         uses=_files,
-        result=lambda site, printed: {key: printed.get(key) for key in ("scene_digest", "train", "test")},
+        result=_packed,
         fixed=("downscale", "json"),
     ),
     Stage(
         "train",
         needs=("pack",),
         command=lambda site: ["train", *_at(site), "--out", str(site.run), "--resume", "--json"],
-        uses=lambda site: {key: site.results["pack"][key] for key in ("scene_digest", "train")},
+        uses=_to_train_on,
         result=_trained,
-        products=lambda site: [last_checkpoint(site.run)],
+        products=lambda site: checkpoint_files(site.run),
+        leftovers=lambda site: damaged_checkpoints(site.run),
         after=("check",),
         fixed=("downscale", "out", "resume", "json", "view", "host", "port"),
     ),
@@ -181,7 +196,7 @@ _TABLE = (
         "eval",
         needs=("train",),
         command=lambda site: ["eval", str(site.run), "--json"],
-        uses=lambda site: [site.results["train"]["tensors"], site.results["pack"]["test"]],
+        uses=lambda site: [site.results["train"], site.results["pack"]["test"]],
         result=_scored,
         products=lambda site: [site.run / EVALUATION],
         fixed=("split", "json"),
@@ -190,7 +205,7 @@ _TABLE = (
         "render",
         needs=("train",),
         command=lambda site: ["render", str(site.run), "--out", str(_rendered(site)), "--json"],
-        uses=lambda site: site.results["train"]["tensors"],
+        uses=_model,
         result=lambda site, _: {"file": str(_rendered(site))},
         products=lambda site: [_rendered(site)],
         fixed=("out", "json"),
@@ -199,7 +214,7 @@ _TABLE = (
         "export",
         needs=("train",),
         command=lambda site: ["export", str(site.run), *(f"--to={file}" for file in _exported(site))],
-        uses=lambda site: site.results["train"]["tensors"],
+        uses=_model,
         result=_written,
         products=_exported,
         leftovers=lambda site: [site.folder / f"export-{site.key}"],
@@ -221,23 +236,44 @@ STAGES: dict[str, Stage] = {stage.name: stage for stage in _TABLE}
 DEFAULT_STAGES = ("check", "pack", "train", "eval")
 
 
-def folder_stamp(folder: Path) -> str:
-    """A digest of names, sizes and times of all files below a folder, hidden ones left out."""
-    digest = hashlib.sha256()
+def scene_stamp(scene: str, *without: Path) -> str:
+    """Changes when a file of a scene does. Of a scene that is given as a file its folder counts, where its images lie.
+
+    without: folders and files that do not count, such as those that the stages themselves write.
+    """
+    path = Path(scene)
+    if scene == "builtin":
+        return scene
+    if path.is_file():
+        return f"{path.name}/{folder_stamp(path.parent, *without)}"
+    return folder_stamp(path, *without)
+
+
+def folder_stamp(folder: Path, *without: Path) -> str:
+    """A digest of names, sizes and times of all files below a folder, hidden ones and those of `without` left out."""
+    digest, left_out = hashlib.sha256(), {os.path.realpath(path) for path in without}
+    names_left_out = {os.path.basename(path) for path in left_out}
+
+    def counts(place: str, name: str) -> bool:
+        if name.startswith("."):
+            return False
+        # Most files need no look at what their path leads to.
+        return name not in names_left_out or os.path.realpath(os.path.join(place, name)) not in left_out
+
     for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if counts(place, name))
         for name in sorted(names):
-            if not name.startswith("."):
+            if counts(place, name):
                 path = os.path.join(place, name)
                 digest.update(os.fsencode(os.path.relpath(path, folder)) + stamp(Path(path)).encode())
     return digest.hexdigest()
 
 
-def stamp(path: Path) -> str:
+def stamp(path: Path, *without: Path) -> str:
     """Size, times and inode of a file, or the stamp of a folder; "-" if there is nothing."""
     try:
         if path.is_dir():
-            return folder_stamp(path)
+            return folder_stamp(path, *without)
         state = path.stat()
     except OSError:
         return "-"

@@ -11,6 +11,7 @@ from pathlib import Path
 from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, obstacle, read_json, write_json
 
+from .checkpoints import checkpoint_files, damaged_checkpoints
 from .devices import GIB, Place, places
 from .optuna_search import OptunaSearch, asked_points, require_optuna
 from .plan import Task, code_version, explain
@@ -18,7 +19,7 @@ from .prune import Look
 from .run import PipelineResult, State, locked, run_tasks
 from .slurm import inside_allocation, slurm_places
 from .spec import Pipeline, SceneSpec
-from .stages import Result, Site, Stage, folder_stamp, last_checkpoint
+from .stages import Result, Site, Stage, scene_stamp
 from .sweep_spec import Point, Sweep
 
 DESCRIPTION = "sweep.json"
@@ -63,7 +64,7 @@ def trials_of(sweep: Sweep, points: Sequence[Point]) -> list[tuple[str, Point, i
 
 def tasks_of(sweep: Sweep, points: Sequence[Point], first: int = 0) -> list[Task]:
     """One task for each trial of these points, from the point with the index `first` on."""
-    stamp = sweep.scene if sweep.scene == "builtin" else folder_stamp(Path(sweep.scene))
+    stamp = scene_stamp(sweep.scene, sweep.out, sweep.file)
     trials = trials_of(sweep, points)[first * len(sweep.seeds) :]
     return [_task(sweep, name, point, seed, stamp) for name, point, seed in trials]
 
@@ -100,11 +101,17 @@ def _task(sweep: Sweep, name: str, point: Point, seed: int, stamp: str) -> Task:
         command=command,
         uses=lambda _: [settings, stamp],
         result=result,
-        products=lambda site: [last_checkpoint(site.run)],
+        products=_products,
+        leftovers=lambda site: damaged_checkpoints(site.run),
         program="trial",
     )
     scene = SceneSpec(name, sweep.scene, options={"train": options_of_trial(sweep, point, seed)})
     return Task(scene, stage, (), sweep.out / name)
+
+
+def _products(site: Site) -> list[Path]:
+    # A trial that was stopped early is not trained on, whatever became of its checkpoints.
+    return [] if site.results["train"].get("pruned") else checkpoint_files(site.run)
 
 
 def plan_sweep(sweep: Sweep) -> list[tuple[str, Point, int, str, str]]:

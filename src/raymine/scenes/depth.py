@@ -7,7 +7,9 @@ along the view axis of the camera, not along the ray. 0, NaN and infinity mean t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from raymine.files import UnreadableFile, open_file
 from raymine.machine import cores
 
 from .images import MOST_PIXELS, open_image
+
+DEPTH_MAP = " (depth map)"
+"""What follows the name of an image in the name of its depth map."""
 
 
 def read_depth(path: Path) -> np.ndarray:
@@ -66,6 +71,34 @@ class DepthMaps:
     def gather(self, image: Tensor, y: Tensor, x: Tensor) -> Tensor:
         """Pixels [R] on the CPU -> depths [R] along the view axis in world units; 0 where they are not known."""
         return self._values[self._starts[image] + y * self._widths[image] + x]
+
+
+def depth_digests(scene: Scene, frames: Sequence[int]) -> dict[str, str]:
+    """sha256 in hex of the content and the unit of each depth map of these frames; {} if none has one.
+
+    The keys are the names of the images with `DEPTH_MAP`, so that a map that moves to another image is noticed. A file
+    that cannot be read counts as empty: only training needs it, and refuses it.
+    """
+    chosen = [(scene.frames[i].image, depth) for i in frames if (depth := scene.frames[i].depth) is not None]
+
+    def digest(path: Path) -> str:
+        found = hashlib.sha256(f"{scene.depth_unit!r} ".encode())
+        try:
+            with open_file(path) as file:
+                while piece := file.read(1 << 20):
+                    found.update(piece)
+        except (UnreadableFile, OSError):
+            return ""
+        return found.hexdigest()
+
+    names = [Path(os.path.relpath(image, scene.root)).as_posix() + DEPTH_MAP for image, _ in chosen]
+    with ThreadPoolExecutor(cores()) as pool:
+        return dict(zip(names, pool.map(digest, [depth for _, depth in chosen]), strict=True))
+
+
+def depth_digest(digests: Mapping[str, str]) -> str | None:
+    """One digest of `depth_digests`; None if there is no depth map."""
+    return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest() if digests else None
 
 
 def _read(path: Path) -> np.ndarray:

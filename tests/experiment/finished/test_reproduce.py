@@ -15,7 +15,9 @@ from raymine.cli import main
 from raymine.experiment import train
 from raymine.experiment.finished.reproduce import compare_results, reproduction_request
 from raymine.recipes.registry import RECIPES
+from raymine.recipes.techniques import Techniques
 from raymine.rundir import RunDir
+from support.depth_scene import write_depth_scene
 from support.disc_scene import write_scene
 from support.moving_scene import write_moving_scene
 from support.runs import StopAt, request
@@ -85,6 +87,22 @@ def test_changed_image_is_named_before_anything_is_trained(scene: Path, capsys: 
     assert {each["what"] for each in found["origins"]} == {"images (digest)", "image train/r_90.png"}
     assert found["first_step"] is not None or found["tensors"]
     assert "What differs: images (digest), image train/r_90.png" in err
+
+
+def test_changed_depth_map_is_named_where_the_run_uses_it(
+    scene: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_depth_scene(tmp_path / "depth", [f"d{i}.png" for i in range(9)])
+    train(request(folder, Path("runs/first"), steps=4, techniques=Techniques(depth_loss=1.0), evaluate_views=0))
+    train(request(folder, Path("runs/plain"), steps=4, evaluate_views=0))
+    assert called(capsys, "first")[0] == 0
+    Image.fromarray(np.full((8, 8), 2000, np.uint16)).save(folder / "d3.png")
+    code, _, err = called(capsys, "first")
+    assert code == 4
+    assert "its input has changed: the image 3.png (depth map)." in err
+    code, found, _ = called(capsys, "first", "--anyway", "--json")
+    assert [each["what"] for each in found["origins"]] == ["image 3.png (depth map)"]
+    assert called(capsys, "plain")[0] == 0
 
 
 def test_other_seed_and_package_are_named(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from raymine.cli import main
 from raymine.experiment import train
-from support.disc_scene import write_scene
+from support.disc_scene import write_scene, write_scene_of_eight
 from support.runs import request
 
 
@@ -56,6 +58,61 @@ def test_exported_snapshot_is_verified_by_its_own_loader(tmp_path: Path, capsys:
     model.write_bytes(b"not a model")
     assert main(["verify", str(run), "--model", str(model)]) == 2
     assert "raymine export" in capsys.readouterr().err
+
+
+def test_checkpoint_that_was_evaluated_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, best, latest = tmp_path / "run", tmp_path / "best.safetensors", tmp_path / "latest.safetensors"
+    train(request(write_scene_of_eight(tmp_path / "scene"), run, steps=200, hold_out=2))
+    step = json.loads((run / "checkpoints/best.json").read_text())["step"]
+    assert step < 200
+    assert main(["eval", str(run), "--checkpoint", "best"]) == 0
+    assert json.loads((run / "eval/metrics.json").read_text())["step"] == step
+    assert main(["export", str(run), "--to", str(best), "--checkpoint", "best"]) == 0
+    assert main(["export", str(run), "--to", str(latest)]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == step
+    assert main(["verify", str(run), "--model", str(best)]) == 0
+    assert main(["verify", str(run), "--model", str(latest)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"was exported from the checkpoint of step 200, but that of step {step} was evaluated" in told
+    assert "--checkpoint best" in told
+    # An evaluation of an earlier version does not name its checkpoint: that is the latest.
+    metrics = json.loads((run / "eval/metrics.json").read_text())
+    (run / "eval/metrics.json").write_text(json.dumps({**metrics, "step": None}))
+    assert main(["verify", str(run), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["step"] == 200
+    (run / "eval/metrics.json").write_text(json.dumps({**metrics, "step": 1}))
+    assert main(["verify", str(run)]) == 4
+    assert "is of its checkpoint of step 1, which is not there any more" in " ".join(capsys.readouterr().err.split())
+
+
+def test_every_exported_model_is_verified_onnx_included(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, files = tmp_path / "run", [tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.onnx")]
+    train(request(write_scene(tmp_path / "scene"), run, steps=4))
+    assert main(["eval", str(run)]) == 0
+    assert main(["export", str(run), *(f"--to={file}" for file in files)]) == 0
+    verify = ["verify", str(run), *(f"--model={file}" for file in files), "--json"]
+    capsys.readouterr()
+    assert main(verify) == 0
+    assert [each["same"] for each in json.loads(capsys.readouterr().out)["models"]] == [True] * 3
+    tensors, metadata = load_file(files[1]), _metadata(files[1])
+    tensors["colour.0"] += 5
+    save_file(tensors, files[1], metadata)
+    model = onnx.load(files[2])
+    for constant in model.graph.initializer:
+        if constant.data_type == onnx.TensorProto.FLOAT and len(constant.dims) == 2:
+            constant.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(constant) + 5, constant.name))
+    onnx.save(model, files[2])
+    assert main(verify) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [each["same"] for each in found["models"]] == [True, False, False]
+    assert found["largest"] == max(each["largest"] for each in found["models"])
+    files[2].write_bytes(b"not a model")
+    assert main(verify) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "c.onnx cannot be rendered" in told
+    assert "Verified" not in told, "files are opened before any work"
 
 
 def _metadata(model: Path) -> dict[str, str]:

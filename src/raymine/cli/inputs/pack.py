@@ -18,12 +18,14 @@ class Pack:
     downscale: int = 1
     """Divide the size of every image by this."""
     json: bool = False
-    """Print one JSON document on stdout: digests of the scene and of the images of each split."""
+    """Print one JSON document on stdout: digests of the scene, of the images of each split and, where training images
+    have depth maps, of these."""
 
     def execute(self) -> int:
         from raymine.errors import ConfigError
         from raymine.scenes import load_scene, scene_digest
         from raymine.scenes.bank import open_bank
+        from raymine.scenes.depth import depth_digest, depth_digests
 
         if self.downscale < 1:
             raise ConfigError(f"--downscale must be a whole number of at least 1, got {self.downscale}.")
@@ -39,6 +41,9 @@ class Pack:
                 with bank:
                     found[split] = bank.digest
                     total += bank.nbytes
+        depth = depth_digest(depth_digests(scene, scene.of_split("train")))
+        if depth is not None:
+            found["depth"] = depth
         if self.json:
             output.emit_json({**found, "bytes": total})
         else:

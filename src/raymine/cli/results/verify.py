@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from .. import output
 from ..imports import find_own_modules
 
+if TYPE_CHECKING:
+    from raymine.contracts import Renderer
+
 
 @dataclass(frozen=True)
 class Verify:
-    """Render the evaluated views of a run again, from its checkpoint or from an exported model, and compare pixels."""
+    """Render the evaluated views of a run again, from the checkpoint that was evaluated or from exported models, and
+    compare pixels."""
 
     run: tyro.conf.Positional[Path]
     """Run folder; it must have been evaluated with pictures."""
-    model: Path | None = None
-    """An exported model of the run to render instead of its checkpoint."""
+    model: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """An exported snapshot (.safetensors) or ONNX file (.onnx) of the run to render instead of its checkpoint.
+    Repeat it for more. ONNX is evaluated on the CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to render on."""
     allow: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -29,20 +34,25 @@ class Verify:
 
     def execute(self) -> int:
         """Exit code 0 if the images are the same, else 1."""
-        from raymine.experiment import load_run
-        from raymine.experiment.finished.verify import LEVELS, exported_renderer, verify_run
+        from raymine.experiment.finished.verify import LEVELS, exported_renderer, load_evaluated, verify_run
 
         find_own_modules(self.allow)
-        loaded = load_run(self.run, device=self.device, allow=self.allow)
-        renderer = None if self.model is None else exported_renderer(self.model, loaded)
-        with output.progress_bar("Comparing views") as progress:
-            found = verify_run(loaded, renderer, progress)
+        loaded = load_evaluated(self.run, self.device, allow=self.allow)
+        # Files that cannot be rendered are refused before any work.
+        renderers: dict[str, Renderer | None] = {str(model): exported_renderer(model, loaded) for model in self.model}
+        checked = []
+        for what, renderer in (renderers or {f"the checkpoint of step {loaded.step}": None}).items():
+            with output.progress_bar("Comparing views") as progress:
+                found = verify_run(loaded, renderer, progress)
+            checked.append((what, found))
+            far = f"pixels differ by up to {found.largest} of 255 levels, {found.mean:.4f} on average"
+            if found.same:
+                output.say(f"Verified: {what} gives the images of the evaluation; {found.views} views, {far}.")
+            else:
+                output.say(f"error: {what} does not give the images of the evaluation: {far}; {LEVELS} is allowed.")
+        worst = max((found for _, found in checked), key=lambda found: (found.largest, found.mean))
         if self.json:
-            output.emit_json({"run": str(self.run), "same": found.same, **asdict(found)})
-        what = self.model or f"the checkpoint of step {loaded.step}"
-        far = f"pixels differ by up to {found.largest} of 255 levels, {found.mean:.4f} on average"
-        if found.same:
-            output.say(f"Verified: {what} gives the images of the evaluation; {found.views} views, {far}.")
-            return 0
-        output.say(f"error: {what} does not give the images of the evaluation: {far}; {LEVELS} is allowed.")
-        return 1
+            models = [{"model": what, "same": found.same, **asdict(found)} for what, found in checked]
+            about = {"run": str(self.run), "step": loaded.step, "same": worst.same, **asdict(worst)}
+            output.emit_json({**about, **({"models": models} if self.model else {})})
+        return 0 if worst.same else 1

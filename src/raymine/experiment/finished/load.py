@@ -86,7 +86,9 @@ class LoadedRun:
         views = tuple(self.scene.cameras[frame.camera] for frame in frames)
         moment = (0.0 if time is None else time) if self.scene.dynamic else None
         field, sampler = self.state.shown, self.state.sampler
-        return ExportModel(field, sampler, self.renderer, self.scene, views, self.training_poses(), self.device, moment)
+        return ExportModel(
+            field, sampler, self.renderer, self.scene, views, self.training_poses(), self.device, moment, self.step
+        )
 
     @torch.no_grad()
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
@@ -107,15 +109,15 @@ class LoadedRun:
 
 def load_run(
     run_folder: str | Path,
-    which: Literal["latest", "best"] = "latest",
+    which: Literal["latest", "best"] | int = "latest",
     device: str = "auto",
     *,
     allow: str | Collection[str] = (),
 ) -> LoadedRun:
-    """Open the latest or the best checkpoint of a run, even while it trains. The scene must still exist.
+    """Open the latest or the best checkpoint of a run, or that of a step, even while it trains. The scene must exist.
 
     which: "best" is selected by views held out from training (`hold_out`). Without such views, or before their first
-        evaluation, the latest checkpoint is opened, and `notes` say so.
+        evaluation, the latest checkpoint is opened, and `notes` say so. A step must be one of the run's checkpoints.
     allow: packages from which the run's config may use classes. They are imported, which runs their code.
 
     Raises `RunError` for a folder that is not a run, a run without a checkpoint, or a scene that has changed, and
@@ -186,7 +188,9 @@ class _NoImages:
         raise IndexError("a run opened for looking holds no images")
 
 
-def _pick(run: RunDir, which: str, hold_out: int) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+def _pick(run: RunDir, which: str | int, hold_out: int) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+    if isinstance(which, int):
+        return checkpoint.load(checkpoint.path_of(run.checkpoints, which)), ()
     best = checkpoint.load_best(run.checkpoints) if which == "best" and hold_out else None
     if best is not None:
         return best, ()

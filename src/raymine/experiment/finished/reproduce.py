@@ -13,15 +13,16 @@ from torch import Tensor
 from raymine import checkpoint
 from raymine.config import RunConfig, allowing
 from raymine.errors import RunError, SceneError
-from raymine.files import UnreadableFile, read_json
+from raymine.files import UnreadableFile
 from raymine.metrics_log import Row, read_rows
-from raymine.run_files import IMAGES
 from raymine.rundir import RunDir
 from raymine.rundir.compare import Difference, origins
 from raymine.scenes import load_scene, scene_digest
 from raymine.scenes.bank.sources import sources_of
+from raymine.scenes.depth import depth_digests
 
 from ..horizon import Replay
+from ..inputs import changed_names, in_words, recorded_depths, recorded_inputs
 from ..prepare import split_training
 from ..request import TrainRequest
 
@@ -122,28 +123,19 @@ def changed_inputs(path: Path, *, allow: Collection[str] = ()) -> tuple[str, ...
     told = []
     if scene_digest(scene) != run.read_manifest().scene_digest:
         told.append("the scene has other frames, poses or cameras")
-    recorded = _recorded_images(path)
+    recorded = recorded_inputs(path)
     if recorded and not told:
-        now = _present_images(config)
-        changed = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
-        shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        changed = changed_names(recorded, _present_inputs(config, depths=bool(recorded_depths(path))))
         if changed:
-            told.append(f"{'the image' if len(changed) == 1 else f'{len(changed)} images'} {shown}")
+            told.append(f"{'the image' if len(changed) == 1 else f'{len(changed)} images'} {in_words(changed)}")
     return tuple(told)
 
 
-def _recorded_images(path: Path) -> dict[str, str]:
-    try:
-        found = read_json(path / IMAGES)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _present_images(config: RunConfig) -> dict[str, str]:
+def _present_inputs(config: RunConfig, *, depths: bool) -> dict[str, str]:
+    """What `recorded_inputs` would be now. depths: with the depth maps, which the run has recorded."""
     scene = load_scene(config.scene, downscale=config.downscale)
     frames, _ = split_training(scene, config.hold_out, config.leave_out)
-    found = {}
+    found = depth_digests(scene, frames) if depths else {}
     for source in sources_of(scene, frames):
         try:
             image, mask = source.digests()

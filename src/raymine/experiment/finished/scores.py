@@ -85,4 +85,5 @@ def score_frames(
         lpips=lpips,
         protocol=protocol_of(scene, scene.frames[frames[0]].split, len(frames), known.words()) if frames else None,
         renderers=known.renderers(loaded.renderer),
+        step=loaded.step,
     )

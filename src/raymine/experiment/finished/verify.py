@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +15,18 @@ from torch import Tensor
 
 from raymine import pictures
 from raymine.contracts import FieldInput, FieldOutput, Renderer
-from raymine.errors import ConfigError, RunError
+from raymine.errors import ConfigError, RunError, option
 from raymine.evaluate.files import unique_names
 from raymine.evaluate.protocol import quantised
 from raymine.export import snapshot_loader
+from raymine.export.onnx_file import OnnxField
 from raymine.files import UnreadableFile, read_json
 from raymine.kernels.activations import NGP
 from raymine.rays import CameraRig
 from raymine.render import VolumeRenderer
-from raymine.run_files import EVALUATION
+from raymine.run_files import CHECKPOINTS, EVALUATION, list_steps
 
-from .load import LoadedRun
+from .load import LoadedRun, load_run
 
 LEVELS = 1
 """Levels of 255 by which a pixel may differ where it is rendered by other code or on another device."""
@@ -86,15 +87,36 @@ def _evaluated(loaded: LoadedRun, folder: Path) -> list[tuple[int, Path]]:
     return kept
 
 
-class _SnapshotField:
-    """An exported snapshot as a `contracts.Field`, evaluated by the loader that is handed out with it."""
+def load_evaluated(run_folder: Path, device: str = "auto", *, allow: str | Collection[str] = ()) -> LoadedRun:
+    """Open the checkpoint of a run that was evaluated last; the latest if the evaluation does not name it.
+
+    `RunError` if the run does not have that checkpoint any more.
+    """
+    try:
+        step = read_json(run_folder / EVALUATION).get("step")
+    except (UnreadableFile, AttributeError):
+        step = None
+    if type(step) is not int:
+        return load_run(run_folder, device=device, allow=allow)
+    if step not in list_steps(run_folder / CHECKPOINTS):
+        raise RunError(
+            f"The evaluation of {run_folder} is of its checkpoint of step {step}, which is not there any more.",
+            hint=f"Evaluate it again: raymine eval {run_folder}",
+        )
+    return load_run(run_folder, step, device, allow=allow)
+
+
+class _ExportedField:
+    """An exported file as a `contracts.Field`, by the loader that is handed out with snapshots or by ONNX Runtime."""
 
     activations = NGP
 
-    def __init__(self, field: snapshot_loader.Field) -> None:
+    def __init__(self, field: snapshot_loader.Field | OnnxField) -> None:
         self._field = field
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
+        if isinstance(self._field, OnnxField):
+            return self._field.density(positions)
         return self._field.geometry(positions)[:, 0]
 
     def forward(self, query: FieldInput) -> FieldOutput:
@@ -102,12 +124,31 @@ class _SnapshotField:
 
 
 def exported_renderer(model: Path, loaded: LoadedRun) -> Renderer:
-    """The renderer of an exported snapshot, with samples where the run has them. `ConfigError` for any other file."""
+    """The renderer of an exported snapshot or ONNX file, with samples where the run has them.
+
+    loaded: the checkpoint that was evaluated. `ConfigError` for any other file, and for one of another checkpoint.
+    """
     try:
-        field = snapshot_loader.load(str(model), str(loaded.device))
+        field, step = _open_exported(model, loaded)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(
             f"{model} cannot be rendered: {str(error).strip() or type(error).__name__}.",
-            hint=f"`raymine export {loaded.run.path}` writes a snapshot where the file ends with .safetensors.",
+            hint=f"`raymine export {loaded.run.path}` writes a snapshot (.safetensors) or ONNX (.onnx).",
         ) from error
-    return VolumeRenderer(_SnapshotField(field), loaded.state.sampler, stop=loaded.config.train.mining.stop)
+    if step is not None and step != loaded.step:
+        raise ConfigError(
+            f"{model} was exported from the checkpoint of step {step}, but that of step {loaded.step} was evaluated: "
+            "their images differ.",
+            hint=f"Evaluate and export the same one: {option('checkpoint', 'best')} for both, or for neither.",
+        )
+    return VolumeRenderer(_ExportedField(field), loaded.state.sampler, stop=loaded.config.train.mining.stop)
+
+
+def _open_exported(model: Path, loaded: LoadedRun) -> tuple[snapshot_loader.Field | OnnxField, int | None]:
+    """The field of an exported file, and the step of its checkpoint; None for files of earlier versions."""
+    if model.suffix.lower() == ".onnx":
+        network = OnnxField(model)
+        return network, network.step
+    field = snapshot_loader.load(str(model), str(loaded.device))
+    step = field.description.get("step")
+    return field, step if isinstance(step, int) else None

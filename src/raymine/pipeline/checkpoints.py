@@ -1,0 +1,88 @@
+"""The checkpoints of a run as stages see them, without torch: which there are, their files, and which are intact."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from raymine.errors import RunError
+from raymine.files import JSON, UnreadableFile, json_bytes, read_json
+from raymine.run_files import CHECKPOINTS, list_steps
+
+_BEST = "best.json"
+
+
+def last_step(run: Path) -> int:
+    """The step of the latest checkpoint of a run."""
+    steps = list_steps(run / CHECKPOINTS)
+    if not steps:
+        raise RunError(f"{run} has no checkpoint.")
+    return steps[-1]
+
+
+def best_step(run: Path) -> int | None:
+    """The step of the checkpoint that held-out views selected; None if there is none."""
+    found = _read(run / CHECKPOINTS / _BEST).get("step")
+    return found if type(found) is int else None
+
+
+def tensors_digest(run: Path, step: int) -> str:
+    """sha256 in hex of the tensors of a checkpoint, as the checkpoint records it."""
+    saved = _paths(run, step)[0]
+    try:
+        return str(read_json(saved)["tensors"]["sha256"])
+    except (UnreadableFile, KeyError, TypeError) as error:
+        raise RunError(f"{saved} cannot be read: {error}") from error
+
+
+def checkpoint_files(run: Path) -> list[Path]:
+    """The files of the latest checkpoint and of the best one, which later stages read."""
+    best = best_step(run)
+    chosen = {last_step(run)} | ({best} if best is not None else set())
+    marker = [] if best is None else [run / CHECKPOINTS / _BEST]
+    return [*(path for step in sorted(chosen) for path in _paths(run, step)), *marker]
+
+
+def damaged_checkpoints(run: Path) -> list[Path]:
+    """The folder of the checkpoints of a run if training cannot mend it by going on from them, else [].
+
+    It goes on from the latest intact checkpoint, so it makes later ones again. It cannot go on without an intact one,
+    and it does not make a best checkpoint again that lies before the one from which it goes on.
+    """
+    best = best_step(run)
+    steps = list_steps(run / CHECKPOINTS)
+    newest = next((step for step in reversed(steps) if _intact(run, step)), None)
+    lost = bool(steps) and newest is None
+    if best is not None and newest is not None and best < newest:
+        lost = not _intact(run, best)
+    return [run / CHECKPOINTS] if lost else []
+
+
+def _intact(run: Path, step: int) -> bool:
+    """Whether both files of a checkpoint are what was written."""
+    saved, tensors = _paths(run, step)
+    body = _read(saved)
+    if body.pop("digest", None) != hashlib.sha256(json_bytes(body)).hexdigest():
+        return False
+    digest = hashlib.sha256()
+    try:
+        with open(tensors, "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        return digest.hexdigest() == tensors_digest(run, step)
+    except (OSError, RunError):
+        return False
+
+
+def _paths(run: Path, step: int) -> tuple[Path, Path]:
+    """The JSON of a checkpoint and its tensors."""
+    stem = run / CHECKPOINTS / f"step-{step:08d}"
+    return stem.with_suffix(".json"), stem.with_suffix(".safetensors")
+
+
+def _read(path: Path) -> dict[str, JSON]:
+    try:
+        found = read_json(path)
+    except UnreadableFile:
+        return {}
+    return found if isinstance(found, dict) else {}
