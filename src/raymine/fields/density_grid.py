@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from raymine.contracts import Bounds, Group, Memory
 from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
+from raymine.fields.networks import Placed, hash_table
 from raymine.kernels.activations import NGP
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import Box, to_unit_cube
-from raymine.kernels.philox.op import Stream, uniform
 
 
 def _proposal_grid() -> GridSpec:
@@ -41,26 +40,19 @@ class DensityGridConfig:
         return Memory(4 * 4 * self.grid.total_entries * self.grid.features, per_sample)
 
 
-class DensityGrid(nn.Module):
+class DensityGrid(Placed):
     """Density pre-activations (see `contracts.DensityField`). Layers have no bias. Space is contracted as in
     `fields.HashField`."""
 
     activations = NGP
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self, config: DensityGridConfig, bounds: Bounds, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        super().__init__()
+        super().__init__(bounds, device)
         self.config = config
-        self.unbounded = bounds.unbounded
-        self.register_buffer("low", torch.tensor(bounds.low, device=device), persistent=False)
-        self.register_buffer("high", torch.tensor(bounds.high, device=device), persistent=False)
         grid, width = config.grid, config.width
-        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features), device)
-        self.table = nn.Parameter((table * 2 - 1) * 1e-4)
+        self.table = hash_table(grid, seed, device)
         self.hidden = nn.Parameter(xavier((grid.width, width), seed, 1, device))
         self.out = nn.Parameter(xavier((width, 1), seed, 2, device))
 
@@ -71,5 +63,5 @@ class DensityGrid(nn.Module):
 
     def density(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
         """World positions [n, 3] -> density pre-activation [n]. The network is static: `time` is ignored."""
-        cube = to_unit_cube(positions, Box(self.low, self.high, self.unbounded))
-        return ((encode(cube, self.table, self.config.grid) @ self.hidden).relu_() @ self.out)[:, 0]
+        encoding = encode(self._unit(positions), self.table, self.config.grid)
+        return ((encoding @ self.hidden).relu_() @ self.out)[:, 0]

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory
 from raymine.errors import ConfigError
-from raymine.fields.initial import xavier
 from raymine.fields.levels import in_place, level_weights
 from raymine.fields.motion import Motion, MotionConfig
-from raymine.fields.networks import colour_network
+from raymine.fields.networks import Placed, check_networks, colour_network, hash_table, network_layers
 from raymine.kernels.activations import NGP
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import WIDTH, Box, to_unit_cube
-from raymine.kernels.philox.op import Stream, uniform
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,7 @@ class DynamicFieldConfig:
     motion: MotionConfig = dataclasses.field(default_factory=MotionConfig)
 
     def __post_init__(self) -> None:
-        if not 8 <= self.width <= 512:
-            raise ConfigError(f"`width` must be in 8 .. 512, got {self.width}.")
-        if not 1 <= self.geometry <= 64:
-            raise ConfigError(f"`geometry` must be in 1 .. 64, got {self.geometry}.")
-        if not 1 <= self.colour_layers <= 4:
-            raise ConfigError(f"`colour_layers` must be in 1 .. 4, got {self.colour_layers}.")
+        check_networks(self.width, self.geometry, self.colour_layers, widest=512)
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> DynamicField:
         """See `contracts.FieldConfig`."""
@@ -62,31 +54,22 @@ class DynamicFieldConfig:
         return Memory(4 * 4 * numbers, 4 * 3 * (motion.inputs + self.grid.width + motion.features + layers + 64))
 
 
-class DynamicField(nn.Module):
+class DynamicField(Placed):
     """Pre-activations of density and colour at points and times (see `contracts.Field`). Layers have no bias."""
 
     activations = NGP
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self, config: DynamicFieldConfig, bounds: Bounds, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        super().__init__()
+        super().__init__(bounds, device)
         self.config = config
-        self.unbounded = bounds.unbounded
-        self.register_buffer("low", torch.tensor(bounds.low, device=device), persistent=False)
-        self.register_buffer("high", torch.tensor(bounds.high, device=device), persistent=False)
-        grid, width = config.grid, config.width
-        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features), device)
-        self.table = nn.Parameter((table * 2 - 1) * 1e-4)
-        colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
-        shapes = [(grid.width + config.motion.features, width), (width, config.geometry), *colour]
-        weights = [nn.Parameter(xavier(shape, seed, 1 + layer, device)) for layer, shape in enumerate(shapes)]
-        self.density_layers = nn.ParameterList(weights[:2])
-        self.colour_layers = nn.ParameterList(weights[2:])
-        self.motion = Motion(config.motion, seed, 1 + len(shapes), device)
+        self.table = hash_table(config.grid, seed, device)
+        inputs = config.grid.width + config.motion.features
+        self.density_layers, self.colour_layers = network_layers(
+            inputs, config.width, config.geometry, config.colour_layers, seed, device
+        )
+        self.motion = Motion(config.motion, seed, config.colour_layers + 4, device)
         self._fading: Tensor | None = None
 
     def fade_levels(self, share: float) -> None:
@@ -113,7 +96,7 @@ class DynamicField(nn.Module):
             raise ConfigError(
                 "this field changes with time, and `time` is missing.", hint="Pass a `time` in 0..1 for every point."
             )
-        moved = self.motion(to_unit_cube(positions, Box(self.low, self.high, self.unbounded)), time)
+        moved = self.motion(self._unit(positions), time)
         if known is not None:
             known = known[:, : self.config.grid.width].contiguous()
         encoding = encode(moved.cube, self.table, self.config.grid, known)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory, Rays, Rendered, Samples
-from raymine.errors import ConfigError
 from raymine.fields.gradients import add_gradient
-from raymine.fields.initial import xavier
 from raymine.fields.levels import in_place, level_weights
-from raymine.fields.networks import colour_network
+from raymine.fields.networks import Placed, check_networks, colour_network, hash_table, network_layers
 from raymine.kernels import dispatch
 from raymine.kernels.activations import NGP
 from raymine.kernels.hash_grid.op import GridSpec, encode
-from raymine.kernels.ngp_step.op import WIDTH, Box, Network, infer, render, to_unit_cube, train
-from raymine.kernels.philox.op import Stream, uniform
+from raymine.kernels.ngp_step.op import Network, infer, render, train
 
 
 @dataclass(frozen=True)
@@ -34,12 +31,7 @@ class HashFieldConfig:
     colour_layers: int = 2
 
     def __post_init__(self) -> None:
-        if not 8 <= self.width <= 256:
-            raise ConfigError(f"`width` must be in 8 .. 256, got {self.width}.")
-        if not 1 <= self.geometry <= 64:
-            raise ConfigError(f"`geometry` must be in 1 .. 64, got {self.geometry}.")
-        if not 1 <= self.colour_layers <= 4:
-            raise ConfigError(f"`colour_layers` must be in 1 .. 4, got {self.colour_layers}.")
+        check_networks(self.width, self.geometry, self.colour_layers)
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> HashField:
         """See `contracts.FieldConfig`."""
@@ -50,31 +42,20 @@ class HashFieldConfig:
         return Memory(4 * 4 * int(self.grid.entries.sum()) * self.grid.features, 4096)
 
 
-class HashField(nn.Module):
+class HashField(Placed):
     """Pre-activations of density and view-dependent colour (see `contracts.Field`). Layers have no bias."""
 
     activations = NGP
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self, config: HashFieldConfig, bounds: Bounds, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        super().__init__()
+        super().__init__(bounds, device)
         self.config = config
-        self.unbounded = bounds.unbounded
-        self.register_buffer("low", torch.tensor(bounds.low, device=device), persistent=False)
-        self.register_buffer("high", torch.tensor(bounds.high, device=device), persistent=False)
-        grid, width = config.grid, config.width
-        # Drawn on the device: on the host, 12 million numbers take 0.6 s.
-        table = uniform(seed, 0, Stream.INITIAL, (grid.total_entries, grid.features), device)
-        self.table = nn.Parameter((table * 2 - 1) * 1e-4)
-        colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
-        shapes = [(grid.width, width), (width, config.geometry), *colour]
-        weights = [nn.Parameter(xavier(shape, seed, 1 + layer, device)) for layer, shape in enumerate(shapes)]
-        self.density_layers = nn.ParameterList(weights[:2])
-        self.colour_layers = nn.ParameterList(weights[2:])
+        self.table = hash_table(config.grid, seed, device)
+        self.density_layers, self.colour_layers = network_layers(
+            config.grid.width, config.width, config.geometry, config.colour_layers, seed, device
+        )
         self._fading: Tensor | None = None
 
     def fade_levels(self, share: float) -> None:
@@ -104,7 +85,7 @@ class HashField(nn.Module):
 
         known: the encoding of the same positions from an earlier pass, which then need not be computed.
         """
-        return encode(to_unit_cube(positions, self._box()), self.table, self.config.grid, known)
+        return encode(self._unit(positions), self.table, self.config.grid, known)
 
     def geometry(self, encoding: Tensor) -> Tensor:
         """Encoding [n, levels * features] -> [n, geometry], of which column 0 is the density pre-activation."""
@@ -156,9 +137,6 @@ class HashField(nn.Module):
         with torch.sparse.check_sparse_tensor_invariants(False):
             rows = torch.sparse_coo_tensor(found.rows[None], found.values, self.table.shape, is_coalesced=True)
         add_gradient(self.table, rows)
-
-    def _box(self) -> Box:
-        return Box(self.low, self.high, self.unbounded)
 
     def _network(self) -> Network:
         density = self._first_layer, self.density_layers[1]

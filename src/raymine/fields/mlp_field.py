@@ -22,8 +22,8 @@ from raymine.contracts import Bounds, FieldInput, FieldOutput, Memory
 from raymine.errors import ConfigError
 from raymine.fields.initial import xavier
 from raymine.fields.levels import in_place, level_weights
+from raymine.fields.networks import Placed
 from raymine.kernels.activations import Activation, Activations
-from raymine.kernels.ngp_step.op import Box, to_unit_cube
 
 _ALIGNED = 8
 """Tensor cores multiply float16 and bfloat16 rows of such multiples at full speed, so encodings are padded with 0."""
@@ -60,19 +60,13 @@ class MlpFieldConfig:
         return Memory(4 * 4 * weights, 2 * 4 * (self.depth + 2) * self.width)
 
 
-class MlpField(nn.Module):
+class MlpField(Placed):
     """Density and view-dependent colour as pre-activations (`contracts.Field`, `KeepsFeatures`)."""
 
-    low: Tensor
-    high: Tensor
-
     def __init__(self, config: MlpFieldConfig, bounds: Bounds, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__(bounds, "cpu")
         self.config = config
         self.activations = Activations(config.density, Activation("sigmoid"))
-        self.unbounded = bounds.unbounded
-        self.register_buffer("low", torch.tensor(bounds.low), persistent=False)
-        self.register_buffer("high", torch.tensor(bounds.high), persistent=False)
         position = 3 + 6 * config.position_frequencies
         direction = 3 + 6 * config.direction_frequencies
         width = config.width
@@ -96,7 +90,7 @@ class MlpField(nn.Module):
 
     def hidden(self, positions: Tensor) -> Tensor:
         """[n, 3] world positions -> [n, width]: the last layer before the heads."""
-        unit = to_unit_cube(positions, Box(self.low, self.high, self.unbounded)) * 2 - 1
+        unit = self._unit(positions) * 2 - 1
         encoded = _product_input(positional_encoding(unit, self.config.position_frequencies, self._fading))
         hidden = encoded
         for number, layer in enumerate(self._trunk, start=1):

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from raymine.contracts import Bounds, FieldInput, FieldOutput, Group, Memory
 from raymine.errors import ConfigError, require_finite
-from raymine.fields.initial import xavier
 from raymine.fields.levels import in_place, level_weights
-from raymine.fields.networks import colour_network
+from raymine.fields.networks import Placed, check_networks, colour_network, network_layers
 from raymine.kernels.activations import NGP
-from raymine.kernels.ngp_step.op import WIDTH, Box, to_unit_cube
 from raymine.kernels.philox.op import Stream, uniform
 from raymine.kernels.planes.op import plane_product, vector_matrix
 from raymine.kernels.threads import mean
@@ -60,11 +58,7 @@ class PlaneFieldConfig:
                 f"{self.product} and {self.times}.",
                 hint="The lines of `vm` have no axis of time.",
             )
-        if not (8 <= self.width <= 256 and 1 <= self.geometry <= 64 and 1 <= self.colour_layers <= 4):
-            raise ConfigError(
-                "networks need `width` in 8 .. 256, `geometry` in 1 .. 64 and `colour_layers` in 1 .. 4; got "
-                f"{self.width}, {self.geometry} and {self.colour_layers}."
-            )
+        check_networks(self.width, self.geometry, self.colour_layers)
         if not self.network_rate > 0:
             raise ConfigError(f"`network_rate` must be positive, got {self.network_rate}.")
 
@@ -90,7 +84,7 @@ class PlaneFieldConfig:
         return Memory(4 * 4 * numbers, 4 * (3 * self.encoded + 3 * layers * self.width + 128))
 
 
-class PlaneField(nn.Module):
+class PlaneField(Placed):
     """Pre-activations of density and view-dependent colour (see `contracts.Field`). Layers have no bias.
 
     Space is contracted as in `fields.HashField`. A field with `times` wants the time of every point.
@@ -98,24 +92,15 @@ class PlaneField(nn.Module):
 
     activations = NGP
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self, config: PlaneFieldConfig, bounds: Bounds, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        super().__init__()
+        super().__init__(bounds, device)
         self.config = config
-        self.unbounded = bounds.unbounded
-        self.register_buffer("low", torch.tensor(bounds.low, device=device), persistent=False)
-        self.register_buffer("high", torch.tensor(bounds.high, device=device), persistent=False)
-        width, size = config.width, config.features
-        colour = [(config.geometry + WIDTH, width)] + [(width, width)] * (config.colour_layers - 1) + [(width, 3)]
-        shapes = [(config.encoded, width), (width, config.geometry), *colour]
-        weights = [nn.Parameter(xavier(shape, seed, 1 + layer, device)) for layer, shape in enumerate(shapes)]
-        self.density_layers = nn.ParameterList(weights[:2])
-        self.colour_layers = nn.ParameterList(weights[2:])
-        drawn = 1 + len(shapes)
+        self.density_layers, self.colour_layers = network_layers(
+            config.encoded, config.width, config.geometry, config.colour_layers, seed, device
+        )
+        drawn, size = config.colour_layers + 4, config.features
         planes, second = [], []
         for level, side in enumerate(config.resolutions):
             planes.append(_drawn((3, side, side, size), seed, drawn + 2 * level, device))
@@ -147,7 +132,7 @@ class PlaneField(nn.Module):
 
     def encode(self, positions: Tensor, time: Tensor | None = None) -> Tensor:
         """World positions [n, 3] and times [n] -> [n, encoded]. Differentiable in planes and positions."""
-        points = to_unit_cube(positions, Box(self.low, self.high, self.unbounded))
+        points = self._unit(positions)
         if self.config.times:
             if time is None:
                 raise ConfigError("this field depends on time, and the points have no `time`.")
