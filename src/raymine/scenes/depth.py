@@ -22,6 +22,7 @@ from raymine.errors import SceneError
 from raymine.files import UnreadableFile, open_file
 from raymine.machine import cores
 
+from . import scratch
 from .images import MOST_PIXELS, open_image
 
 DEPTH_MAP = " (depth map)"
@@ -57,7 +58,7 @@ class DepthMaps:
         scale = scene.depth_unit * scene.scale
         self._starts = torch.from_numpy(np.concatenate(([0], np.cumsum([h * w for h, w in sizes]))).astype(np.int64))
         self._widths = torch.tensor([w for _, w in sizes], dtype=torch.int64)
-        self._values = torch.zeros(int(self._starts[-1]))
+        self._values = torch.from_numpy(scratch.zeros((int(self._starts[-1]),), np.float32, "the depth maps"))
 
         def load(i: int) -> None:
             path = chosen[i].depth

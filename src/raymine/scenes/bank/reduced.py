@@ -10,16 +10,17 @@ from torch import Tensor
 
 from raymine.contracts import ImageSource
 from raymine.machine import cores
+from raymine.scenes import scratch
 
 _MOST_THREADS = 4
 """Each holds one image of the full size as floats."""
 
 
 class ReducedImages:
-    """An `ImageSource` in memory: every pixel is the mean of k x k pixels of another source; odd ones are cut off.
+    """An `ImageSource` of which every pixel is the mean of k x k pixels of another source; odd ones are cut off.
 
-    Colours are averaged by their alpha, so that what is behind transparent pixels does not shine through. A pixel is
-    masked if one of its k x k is.
+    Large ones lie in a file (`scenes.scratch`). Colours are averaged by their alpha, so that what is behind transparent
+    pixels does not shine through. A pixel is masked if one of its k x k is.
     """
 
     def __init__(self, images: ImageSource, factor: int) -> None:
@@ -27,7 +28,7 @@ class ReducedImages:
         self.sizes = images.sizes // factor
         starts = np.concatenate(([0], np.cumsum(self.sizes.prod(1))))
         self._starts = starts
-        self._pixels = np.empty((int(starts[-1]), 4), np.uint8)
+        self._pixels = scratch.zeros((int(starts[-1]), 4), np.uint8, "the small images")
         self._masks: list[np.ndarray | None] = [None] * len(self.sizes)
 
         def load(i: int) -> None:
@@ -47,17 +48,16 @@ class ReducedImages:
     def _weigh(self) -> Tensor | None:
         if all(mask is None for mask in self._masks):
             return None
-        weights = torch.ones(len(self._pixels))
+        weights = scratch.zeros((len(self._pixels),), np.bool_, "the masks of the small images")
         for i, mask in enumerate(self._masks):
-            if mask is not None:
-                weights[self._starts[i] : self._starts[i + 1]] = torch.from_numpy((mask > 0).reshape(-1)).float()
-        return weights
+            weights[self._starts[i] : self._starts[i + 1]] = True if mask is None else (mask > 0).reshape(-1)
+        return torch.from_numpy(weights)
 
     def gather(self, image: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `contracts.ImageSource`."""
         place = self._first[image] + y * self._widths[image] + x
         rgba = torch.from_numpy(self._pixels)[place].float() / 255
-        return rgba, torch.ones(len(place)) if self._weights is None else self._weights[place]
+        return rgba, torch.ones(len(place)) if self._weights is None else self._weights[place].float()
 
     def image(self, index: int) -> np.ndarray:
         """See `contracts.ImageSource`."""
