@@ -198,6 +198,24 @@ def test_attempt_that_dies_silently_is_not_blamed_on_an_earlier_error() -> None:
     assert sum("failed: exit code 5" in line for line in told) == 2
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "why"),
+    [
+        (5, "error: earlier\nerror: the disk is full\nhint\n", "the disk is full"),
+        (5, "words\n", "exit code 5"),
+        (-9, "error: the disk is full\n", "it was ended by SIGKILL"),
+        (-77, "", "it was ended by signal 77"),
+    ],
+)
+def test_reason_of_a_failure_is_the_last_error_of_this_attempt(code: int, said: str, why: str, tmp_path: Path) -> None:
+    task = Task(SceneSpec("a", "builtin"), OwnStage("s", ("x",), (), (), tmp_path), (), tmp_path)
+    assert module._reason(task, 4, 0) == "exit code 4", "without a log"
+    task.log.parent.mkdir(parents=True)
+    before = b"error: of the attempt before\n"
+    task.log.write_bytes(before + said.encode())
+    assert module._reason(task, code, len(before)) == why
+
+
 def test_two_jobs_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     look = "for _ in range(200):\n    if os.path.exists('{1}'): break\n    time.sleep(0.05)\nelse: raise SystemExit(2)"
     wait = "import os, time\nopen('{0}', 'w')\n" + look

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from raymine.step.distributed.meeting import Place
 from raymine.step.distributed.ranks import SOLO, Groups, PeerLostError, Ranks, among, leave
-from support.rank_steps import CASES, Seen, launch
+from support.rank_steps import CASES, KINDS, Seen, launch
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -32,17 +32,18 @@ def test_first_gradients_of_two_ranks_sum_to_those_of_one(
         torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-5 * max(largest, 1e-8), msg=name)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_of_two_ranks_are_those_of_one_over_50_steps(
-    one_and_two: tuple[dict[str, Seen], dict[str, Seen]],
+    kind: str, one_and_two: tuple[dict[str, Seen], dict[str, Seen]]
 ) -> None:
-    one, two = (seen["none"].reports for seen in one_and_two)
+    one, two = (seen[kind].reports for seen in one_and_two)
     assert len(one) == 50
     for step, (alone, both) in enumerate(zip(one, two, strict=True)):
         assert both.loss == pytest.approx(alone.loss, rel=1e-3), step
         assert both.rays == alone.rays, step
 
 
-@pytest.mark.parametrize("case", ["hard", "multinomial", "poisson", "topk"])
+@pytest.mark.parametrize("case", [*(f"{kind}, hard" for kind in KINDS), "multinomial", "poisson", "topk"])
 def test_two_ranks_choose_the_samples_of_one_at_step_1(
     case: str, one_and_two: tuple[dict[str, Seen], dict[str, Seen]]
 ) -> None:
