@@ -160,7 +160,10 @@ class VoxelField(nn.Module):
         return {"resolution": self.resolution}
 
     def restored(self, scalars: Scalars) -> None:
-        self.resolution = int(scalars["resolution"])
+        side, finest = int(scalars["resolution"]), self.config.resolutions[-1]
+        if not 2 <= side <= finest:
+            raise ConfigError(f"a grid of {side}^3 vertices is finer than `resolutions` allow, {finest}^3.")
+        self.resolution = side
         self._find_rows()
 
     @torch.no_grad()
