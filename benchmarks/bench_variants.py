@@ -187,7 +187,7 @@ def _trained(run: Run, request: TrainRequest, first: float, options: argparse.Na
         began = time.perf_counter()
         state = create_state(config, data.train, seed=run.seed, device=device)
         if prepared.start is not None:
-            take(state, prepared.start)
+            take(state, prepared.start, tuple(data.bank.digests))
         engine = engine_for(state, data.train)
         engine.warm_up()
         ready = time.perf_counter() - began

@@ -15,8 +15,8 @@ BOX = Bounds(low=(-1.0, -1.0, -1.0), high=(1.0, 1.0, 1.0))
 SMALL = VoxelFieldConfig(resolutions=(5, 9), grow_at=(10,), prune_at=(4,), rows=700, variation_rows=400)
 
 
-def at_step(step: int) -> Draws:
-    return Draws(0, step, torch.device("cpu"))
+def at_step(step: int, horizon: int = 0) -> Draws:
+    return Draws(0, step, torch.device("cpu"), horizon=horizon)
 
 
 def with_ball(config: VoxelFieldConfig = SMALL) -> VoxelField:
@@ -100,12 +100,74 @@ def test_no_points_give_no_outputs() -> None:
     assert VoxelField(SMALL, BOX).forward(queries(0)).colour.shape == (0, 3)
 
 
-def test_without_room_the_densest_vertices_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_room_the_grid_becomes_as_fine_as_rows_allow(caplog: pytest.LogCaptureFixture) -> None:
+    field = with_ball(replace(SMALL, rows=300))
+    points = torch.rand(200, 3) * 2 - 1
+    before = field.density(points)
+    moved = field.before_step(at_step(10))
+    assert moved is not None
+    assert 5 < field.resolution < 9
+    assert 125 < int((field.vertices >= 0).sum()) <= 300
+    # Nothing that is dense enough to matter was dropped.
+    dense = before > 0
+    assert int(dense.sum()) > 5
+    assert (field.density(points)[dense] > -3).all()
+    assert caplog.text.count("needs 604 rows, and there are 300") == 1
+    # It tries again now and then, and becomes finest once there is room.
+    assert field.before_step(at_step(13)) is None
+    with torch.no_grad():
+        field.densities[:, 0] = torch.where(field.densities[:, 0] > 5, field.densities[:, 0], EMPTY)
+    assert field.before_step(at_step(16)) is not None
+    assert field.resolution == 9
+    assert len(caplog.records) == 1
+
+
+def test_without_any_room_the_grid_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     field = with_ball(replace(SMALL, rows=130))
-    field.before_step(at_step(10))
-    assert "densest" in caplog.text
-    assert int((field.vertices >= 0).sum()) == 130
-    assert field.density(torch.zeros(1, 3)).item() == pytest.approx(8.0, abs=1e-4)
+    before = field.densities.detach().clone()
+    assert field.before_step(at_step(10)) is None
+    assert field.before_step(at_step(16)) is None
+    assert (field.resolution, len(caplog.records)) == (5, 1)
+    assert torch.equal(field.densities, before)
+
+
+def test_grid_that_has_learnt_nothing_loses_nothing_when_rows_are_few() -> None:
+    field = VoxelField(replace(SMALL, rows=250), BOX)
+    with torch.no_grad():
+        field.densities -= 3.0
+    assert field.before_step(at_step(10)) is not None
+    assert field.resolution == 6, "6^3 vertices fit into 250 rows, and 7^3 do not"
+    assert torch.allclose(field.density(torch.rand(100, 3) * 2 - 1), torch.tensor(SMALL.start - 3.0))
+
+
+def test_grid_grows_at_shares_of_the_run() -> None:
+    shares = replace(SMALL, grow_at=(0.25,))
+    assert shares.moments(40) == (10,)
+    assert shares.moments(0) == ()
+    assert SMALL.moments(40) == (10,)
+
+    def grown(horizon: int, steps: range) -> int | None:
+        field = with_ball(shares)
+        return next((n for n in steps if field.before_step(at_step(n, horizon)) and field.resolution == 9), None)
+
+    assert grown(40, range(60)) == 10
+    assert grown(100, range(60)) == 25
+    # The horizon was estimated anew, and the moment lies behind: the next sixteenth step.
+    assert grown(40, range(17, 60)) == 32
+    assert grown(0, range(60)) is None
+
+
+def test_run_that_ends_before_the_grid_is_finest_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    field = with_ball()
+    for step in range(9):
+        field.before_step(at_step(step, 9))
+    assert [record.getMessage() for record in caplog.records] == [
+        "The grid becomes finest, 9^3, at step 10, and this run has about 9: it stays coarser."
+    ]
+    field = with_ball()
+    for step in range(9):
+        field.before_step(at_step(step, 20_000 if step == 0 else 18))
+    assert len(caplog.records) == 1
 
 
 def test_restored_field_finds_its_rows_again() -> None:
@@ -137,6 +199,7 @@ def test_unbounded_scenes_and_wrong_configs_are_refused() -> None:
         VoxelField(SMALL, replace(BOX, levels=2))
     for changes in (
         {"resolutions": (9, 5)}, {"grow_at": ()}, {"rows": 100}, {"degree": 4}, {"threshold": 0.0}, {"prune_at": (0,)},
+        {"grow_at": (1.5,)}, {"grow_at": (0.0,)}, {"grow_at": (1.0, 0.5)},
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             replace(SMALL, **changes)  # type: ignore[arg-type]

@@ -108,6 +108,15 @@ def test_sparse_gradient_lists_each_touched_row_once_in_order() -> None:
     assert (listed.diff() > 0).all()
 
 
+def test_empty_sparse_gradient_can_be_added_to() -> None:
+    index, side = torch.arange(8, dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
+    table = torch.ones(8, 1, requires_grad=True)
+    interpolate(torch.empty(0, 3), index, side, table).sum().backward()
+    interpolate(torch.zeros(1, 3), index, side, table).sum().backward()
+    assert table.grad is not None
+    assert table.grad.to_dense()[:, 0].tolist() == [1.0] + [0.0] * 7
+
+
 def test_gradients_can_be_differentiated_again() -> None:
     index, side, rows = grid()
     points, table = torch.rand(3, 3, requires_grad=True), torch.randn(rows, 2, requires_grad=True)

@@ -65,6 +65,33 @@ def test_voxels_learn_and_resume_bit_for_bit(policy: str, stop: int) -> None:
     assert int((whole.module.vertices >= 0).sum()) < 24**3
 
 
+@pytest.mark.parametrize("policy", ["none", "prune", "hard"])
+def test_step_that_selects_no_sample_leaves_the_field_finite(policy: str) -> None:
+    state = fresh(policy)
+    assert isinstance(state.module, VoxelField)
+    with torch.no_grad():
+        state.module.densities.fill_(-20.0)
+    report = train_step(state, DATA)
+    assert report.finite
+    assert report.trained == (report.marched if policy == "none" else 0)
+
+
+@pytest.mark.parametrize("pixels", [25, 100, 400, 1600])
+def test_first_samples_are_not_faint_whatever_the_size_of_images(pixels: int) -> None:
+    camera = replace(SCENE.cameras[0], fx=1.4 * pixels, fy=1.4 * pixels, width=pixels, height=pixels)
+    config = recipes.build("voxels", replace(SCENE, cameras=(camera,) * len(SCENE.cameras)), "cpu")
+    assert isinstance(config.field, VoxelFieldConfig)
+    assert isinstance(config.sampler, OccupancyConfig)
+    assert config.mining.faint < 1 - math.exp(-config.sampler.step * math.exp(config.field.start - 1))
+
+
+def test_grid_of_a_run_on_a_cpu_becomes_finest_whatever_its_length() -> None:
+    config = recipes.build("voxels", SCENE, "cpu")
+    assert isinstance(config.field, VoxelFieldConfig)
+    for steps in (10, 400, 20_000):
+        assert max(config.field.moments(steps)) <= 0.5 * steps
+
+
 def test_average_and_moments_follow_the_rows_when_the_grid_grows() -> None:
     state = fresh()
     for _ in range(31):

@@ -17,7 +17,8 @@ class Draws:
     """The random numbers of one step. They are a function of (seed, step, stream, index), so no state is saved.
 
     first_ray, all_rays: the rays of this process are those from `first_ray` on, of `all_rays` rays of the step; None
-    if the process has all of them. `of_rays` draws by their index among all.
+    if the process has all of them. `of_rays` draws by their index among all. horizon: the steps that the run is planned
+    for, for what changes by shares of the run; 0 if it is not known.
     """
 
     seed: int
@@ -25,6 +26,7 @@ class Draws:
     device: torch.device
     first_ray: int = 0
     all_rays: int | None = None
+    horizon: int = 0
 
     def uniform(self, stream: int, shape: tuple[int, ...], first: int = 0) -> Tensor:
         """Uniform float32 numbers in [0, 1) of this shape. Each purpose has its own stream.

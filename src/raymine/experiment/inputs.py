@@ -24,6 +24,11 @@ def recorded_inputs(run: Path) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
+def recorded_images(run: Path) -> tuple[str, ...]:
+    """The names of the training images of a run, in their order; () for a run that recorded none."""
+    return tuple(name for name in recorded_inputs(run) if not name.endswith(DEPTH_MAP))
+
+
 def recorded_depths(run: Path) -> dict[str, str]:
     """The digests of the depth maps alone; {} for runs without any, and for runs of earlier versions."""
     return {name: digest for name, digest in recorded_inputs(run).items() if name.endswith(DEPTH_MAP)}

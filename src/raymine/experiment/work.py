@@ -138,7 +138,7 @@ def make_ready(
             state = create_state(
                 config.train, loaded.train, seed=config.seed, device=device, pixels=pixels, ranks=ranks
             )
-            taken = None if begun or prepared.start is None else take(state, prepared.start)
+            taken = None if begun or prepared.start is None else take(state, prepared.start, tuple(loaded.bank.digests))
             engine = engine_for(state, loaded.train)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     guard = None
@@ -165,7 +165,7 @@ def fresh(work: Work) -> TrainState:
     prepared, config = work.prepared, work.prepared.config
     state = create_state(config.train, work.data, seed=config.seed, device=prepared.device)
     if prepared.start is not None:
-        take(state, prepared.start)
+        take(state, prepared.start, tuple(work.bank.digests))
     return state
 
 

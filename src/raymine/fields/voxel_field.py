@@ -28,15 +28,19 @@ EMPTY = -10.0
 """Density pre-activation of vertices that do not exist: a density of 2e-5 for each unit of length."""
 _PIECE = 1 << 20
 """Vertices that are interpolated at once where the grid is refined."""
+_AGAIN = 16
+"""Steps between two attempts to refine a grid for which there was no room."""
 
 
 @dataclass(frozen=True)
 class VoxelFieldConfig:
     """The shape of a grid of voxels, and when it changes.
 
-    resolutions: vertices along a side, one number for each stage, ascending. grow_at: the steps before which the grid
-        goes to the next resolution. prune_at: further steps before which vertices that nothing needs are removed.
-    rows: the most vertices that can exist; at least those of the first, full grid.
+    resolutions: vertices along a side, one number for each stage, ascending. grow_at: when the grid goes to the next
+        resolution: steps (from 1 on), or shares of the run (below 1). prune_at: further steps before which vertices
+        that nothing needs are removed.
+    rows: the most vertices that can exist; at least those of the first, full grid. A grid that would need more becomes
+        only as fine as they allow, and finer once less is needed.
     degree: of the spherical harmonics, 0 .. 3: (degree + 1)^2 coefficients for each channel.
     start: initial density pre-activation. threshold: a vertex is needed if it, or one of its neighbours, makes a length
         of one voxel more opaque than this.
@@ -45,7 +49,7 @@ class VoxelFieldConfig:
     """
 
     resolutions: tuple[int, ...] = (128, 256, 512)
-    grow_at: tuple[int, ...] = (1000, 3000)
+    grow_at: tuple[int | float, ...] = (1000, 3000)
     prune_at: tuple[int, ...] = ()
     rows: int = 1 << 22
     degree: int = 2
@@ -60,10 +64,15 @@ class VoxelFieldConfig:
         sides, steps = self.resolutions, self.grow_at
         if not sides or not all(2 <= side <= 1024 for side in sides) or list(sides) != sorted(set(sides)):
             raise ConfigError(f"`resolutions` must be ascending numbers in 2 .. 1024, got {sides}.")
-        if len(steps) != len(sides) - 1 or list(steps) != sorted(set(steps)) or any(step < 1 for step in steps):
+        in_steps = all(step >= 1 and step == int(step) for step in steps)
+        if (
+            len(steps) != len(sides) - 1
+            or list(steps) != sorted(set(steps))
+            or not (in_steps or all(0 < step < 1 for step in steps))
+        ):
             raise ConfigError(
-                f"`grow_at` must be {len(sides) - 1} ascending steps from 1 on, one for each further resolution, got "
-                f"{steps}."
+                f"`grow_at` must be {len(sides) - 1} ascending steps from 1 on, or as many shares of the run between 0 "
+                f"and 1, one for each further resolution; got {steps}."
             )
         if any(step < 1 for step in self.prune_at):
             raise ConfigError(f"`prune_at` must be steps from 1 on, got {self.prune_at}.")
@@ -82,6 +91,12 @@ class VoxelFieldConfig:
                 "a grid of voxels needs `density_variation` >= 0 and `variation_rows` >= 1; got "
                 f"{self.density_variation} and {self.variation_rows}."
             )
+
+    def moments(self, horizon: int) -> tuple[int, ...]:
+        """The steps of `grow_at` in a run of `horizon` steps. () if they are shares and the horizon is 0, not known."""
+        if any(at < 1 for at in self.grow_at):
+            return tuple(max(1, math.ceil(at * horizon)) for at in self.grow_at) if horizon else ()
+        return tuple(int(at) for at in self.grow_at)
 
     @property
     def columns(self) -> int:
@@ -122,6 +137,7 @@ class VoxelField(nn.Module):
         self.register_buffer("high", torch.tensor(bounds.high, device=device), persistent=False)
         size = sum(b - a for a, b in zip(bounds.low, bounds.high, strict=True)) / 3
         self._size = size
+        self._warned_of_length = self._warned_of_rows = False
         rows, full = config.rows, self.resolution**3
         self.densities = nn.Parameter(torch.full((rows, 1), config.start, device=device))
         self.colours = nn.Parameter(torch.zeros(rows, config.columns, device=device))
@@ -144,7 +160,10 @@ class VoxelField(nn.Module):
         return {"resolution": self.resolution}
 
     def restored(self, scalars: Scalars) -> None:
-        self.resolution = int(scalars["resolution"])
+        side, finest = int(scalars["resolution"]), self.config.resolutions[-1]
+        if not 2 <= side <= finest:
+            raise ConfigError(f"a grid of {side}^3 vertices is finer than `resolutions` allow, {finest}^3.")
+        self.resolution = side
         self._find_rows()
 
     @torch.no_grad()
@@ -198,13 +217,27 @@ class VoxelField(nn.Module):
     def before_step(self, draws: Draws) -> dict[str, Tensor] | None:
         """See `contracts.PreparesField`: at some steps vertices are removed, and the grid becomes finer."""
         config, step = self.config, draws.step
-        if step in config.grow_at:
-            side = config.resolutions[1 + config.grow_at.index(step)]
-            # A step that is repeated, as after a restart from an earlier state, must not grow the grid twice.
-            source = self._grow(side) if side > self.resolution else None
-        else:
-            source = self._prune() if step in config.prune_at else None
+        moments = config.moments(draws.horizon)
+        self._warn_of_short_run(draws, moments)
+        side = config.resolutions[sum(moment <= step for moment in moments)]
+        source = None
+        # A step that is repeated, as after a restart from an earlier state, must not grow the grid twice. The moment of
+        # a time-limited run may pass unseen, where the horizon is estimated anew.
+        if side > self.resolution and (step in moments or step % _AGAIN == 0):
+            source = self._grow(side)
+        elif step in config.prune_at:
+            source = self._prune()
         return None if source is None else {"densities": source, "colours": source}
+
+    def _warn_of_short_run(self, draws: Draws, moments: tuple[int, ...]) -> None:
+        """Say once if the run ends before the grid is finest. Early estimates of a horizon are not trusted."""
+        trusted = draws.step == 0 or 2 * draws.step >= draws.horizon
+        if trusted and not self._warned_of_length and 0 < draws.horizon <= max(moments, default=0):
+            self._warned_of_length = True
+            _log.warning(
+                "The grid becomes finest, %d^3, at step %d, and this run has about %d: it stays coarser.",
+                self.config.resolutions[-1], max(moments), draws.horizon,
+            )  # fmt: skip
 
     @torch.no_grad()
     def _needed(self) -> Tensor:
@@ -236,25 +269,25 @@ class VoxelField(nn.Module):
         return source
 
     @torch.no_grad()
-    def _grow(self, side: int) -> Tensor:
+    def _grow(self, side: int) -> Tensor | None:
         """Refine to `side` vertices a side, in cells that have a needed corner. Returns the nearest former rows [rows].
 
-        New rows are interpolated. If there is no room for all of them, the densest are kept.
+        If there is no room for all of these vertices, the grid becomes as fine as there is room for, since a surface
+        with missing vertices has holes that cannot be closed again. None if that is no finer than it is.
         """
-        old, device = self.resolution, self.index.device
-        at = torch.arange(side, device=device, dtype=torch.float64) * ((old - 1) / (side - 1))
-        low = at.floor().long().clamp(max=old - 2)
-        wanted = self._needed()
-        for axis in range(3):
-            wanted = wanted.index_select(axis, low) | wanted.index_select(axis, low + 1)
-        places = wanted.view(-1).nonzero()[:, 0]
+        needed, old = self._needed(), self.resolution
+        places = self._refined(needed, side)
         if len(places) > self.config.rows:
-            _log.warning(
-                "A grid of %d^3 needs %d rows, and there are %d: the densest are kept.", side, len(places),
-                self.config.rows,
-            )  # fmt: skip
-            density = self._at(places, side, self.densities, EMPTY)[:, 0]
-            places = places[density.argsort(descending=True, stable=True)[: self.config.rows]].sort().values
+            asked, fits = (side, len(places)), old
+            while side - fits > 1:
+                middle = (fits + side) // 2
+                places = self._refined(needed, middle)
+                fits, side = (middle, side) if len(places) <= self.config.rows else (fits, middle)
+            self._warn_of_rows(*asked, fits)
+            if fits == old:
+                return None
+            side, places = fits, self._refined(needed, fits)
+        at = _coarser(side, old, self.index.device)
         values = self._at(places, side, self.densities, EMPTY), self._at(places, side, self.colours, 0.0)
         nearest = at.round().long()
         x, y, z = places // (side * side), places // side % side, places % side
@@ -263,6 +296,21 @@ class VoxelField(nn.Module):
         self.resolution = side
         self._write(places.int(), *values)
         return source
+
+    def _warn_of_rows(self, side: int, needed: int, fits: int) -> None:
+        if not self._warned_of_rows:
+            self._warned_of_rows = True
+            _log.warning(
+                "A grid of %d^3 needs %d rows, and there are %d: it is %d^3 until fewer are needed.", side, needed,
+                self.config.rows, fits,
+            )  # fmt: skip
+
+    def _refined(self, needed: Tensor, side: int) -> Tensor:
+        """Vertices [n] of a grid of `side` vertices a side that lie in cells with a needed corner."""
+        low = _coarser(side, self.resolution, needed.device).floor().long().clamp(max=self.resolution - 2)
+        for axis in range(3):
+            needed = needed.index_select(axis, low) | needed.index_select(axis, low + 1)
+        return needed.view(-1).nonzero()[:, 0]
 
     def _at(self, places: Tensor, side: int, table: Tensor, missing: float) -> Tensor:
         """Values [n, C] of the present grid at vertices [n] of one with `side` vertices a side."""
@@ -283,6 +331,11 @@ class VoxelField(nn.Module):
             table[:used] = values
             table[used:] = rest
         self._find_rows()
+
+
+def _coarser(side: int, old: int, device: torch.device) -> Tensor:
+    """Places [side] of vertices along an axis of `side` vertices, in voxels of one of `old` vertices."""
+    return torch.arange(side, device=device, dtype=torch.float64) * ((old - 1) / (side - 1))
 
 
 def _with_neighbours(volume: Tensor, axis: int) -> Tensor:

@@ -113,7 +113,7 @@ class TrainState:
         """Let the field prepare step `step`; if its rows move, so do their moments, and the average begins anew."""
         if not isinstance(self.module, PreparesField):
             return
-        moved = self.module.before_step(Draws(self.seed, step, self.device))
+        moved = self.module.before_step(Draws(self.seed, step, self.device, horizon=self.horizon))
         if moved is None:
             return
         for name, source in moved.items():

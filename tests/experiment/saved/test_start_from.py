@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -12,9 +13,12 @@ import torch
 from raymine import checkpoint
 from raymine.errors import CheckpointError, ConfigError, RunError
 from raymine.experiment import train
+from raymine.fields.voxel_field import VoxelField
 from raymine.metrics_log import read_rows
+from raymine.recipes.policies import fitting_overrides
 from raymine.rundir import RunDir
 from support.disc_scene import write_scene
+from support.killed_run import TINY
 from support.runs import StopAt, request
 
 SHAPE = ("field.grid.levels", "field.grid.log2_entries", "field.grid.finest")
@@ -31,6 +35,36 @@ def half(scene: Path) -> Path:
     """A run at half the size of the images."""
     train(request(scene, scene.parent / "half", downscale=2))
     return scene.parent / "half"
+
+
+VOXELS = {
+    "field.resolutions": [5, 9],
+    "field.grow_at": [6],
+    "field.rows": 1000,
+    "field.variation_rows": 64,
+    "sampler.resolution": 8,
+    "sampler.step": 0.2,
+    "batch.samples": 256,
+}
+"""A grid of voxels of 9^3 from step 6 on."""
+FITTED = {**TINY, **fitting_overrides(poses=True, exposure=True)}
+
+
+@pytest.fixture(scope="module")
+def voxels(scene: Path) -> Path:
+    """A run whose grid has grown."""
+    train(request(scene, scene.parent / "voxels", steps=20, recipe="voxels", overrides=VOXELS))
+    return scene.parent / "voxels"
+
+
+@pytest.fixture(scope="module")
+def fitted(scene: Path) -> Path:
+    """A run with corrections of the poses and exposures of three images: r_0, r_90 and r_270."""
+    train(request(scene, scene.parent / "fitted", overrides=FITTED, hold_out=1))
+    assert list(json.loads((scene.parent / "fitted/images.json").read_text())) == [
+        f"train/r_{angle}.png" for angle in (0, 90, 270)
+    ]
+    return scene.parent / "fitted"
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
@@ -155,3 +189,76 @@ def test_other_scene_is_a_warning_and_other_world_is_refused(half: Path, tmp_pat
     (other / "transforms.json").write_text(json.dumps(capture))
     with pytest.raises(ConfigError, match="whose world is another one"):
         train(request(other, tmp_path / "run3", init_from=half))
+
+
+def test_grid_of_voxels_is_taken_with_its_resolution(scene: Path, voxels: Path, tmp_path: Path) -> None:
+    train(request(scene, tmp_path / "run", steps=1, recipe="voxels", init_from=voxels, overrides={"sampler.step": 0.2}))
+    own, theirs = tensors(tmp_path / "run"), tensors(voxels)
+    assert torch.equal(own["field.vertices"], theirs["field.vertices"])
+    saved = checkpoint.load_latest(tmp_path / "run/checkpoints")
+    assert saved is not None
+    assert saved.checkpoint.scalars["field.resolution"] == 9
+
+
+def test_evaluated_grid_of_voxels_finds_the_rows_that_were_taken(scene: Path, voxels: Path) -> None:
+    from raymine.experiment.prepare import prepare
+    from raymine.experiment.stopwatch import Stopwatch
+    from raymine.experiment.work import make_ready
+
+    prepared = prepare(request(scene, None, recipe="voxels", init_from=voxels, overrides={"sampler.step": 0.2}))
+    with contextlib.ExitStack() as stack:
+        state = make_ready(prepared, None, Stopwatch(), stack).state
+        assert isinstance(state.module, VoxelField)
+        assert isinstance(state.shown, VoxelField)
+        assert state.shown.resolution == state.module.resolution == 9
+        assert torch.equal(state.shown.index, state.module.index)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"field.degree": 1}, "field.colours"),
+        ({"field.rows": 1200}, "field.colours"),
+        ({"field.resolutions": [5], "field.grow_at": []}, "finer than `resolutions` allow, 5\\^3"),
+    ],
+)
+def test_grid_of_voxels_that_does_not_fit_as_a_whole_is_not_taken(
+    changes: dict, fault: str, scene: Path, voxels: Path, tmp_path: Path
+) -> None:
+    wanted = request(scene, tmp_path / "run", recipe="voxels", init_from=voxels, overrides={**VOXELS, **changes})
+    with pytest.raises(ConfigError, match=f"nothing of its field fits this model: .*{fault}"):
+        train(wanted)
+
+
+def test_poses_and_exposures_of_other_images_are_matched_by_name(scene: Path, fitted: Path, tmp_path: Path) -> None:
+    # r_180 is trained on here, and r_0 is not: as many images as there, but others.
+    train(request(scene, tmp_path / "run", steps=1, overrides=FITTED, leave_out=("r_0",), init_from=fitted))
+    assert list(json.loads((tmp_path / "run/images.json").read_text())) == [
+        f"train/r_{angle}.png" for angle in (90, 180, 270)
+    ]
+    own, theirs = tensors(tmp_path / "run"), tensors(fitted)
+    for name, rate in (("poses.twist", 1e-3), ("exposure.code", 2e-3)):
+        expected = torch.stack((theirs[name][1], torch.zeros(6), theirs[name][2]))
+        # One step with a rate of 1/100 of the full one.
+        assert torch.allclose(own[name], expected, atol=0.02 * rate)
+        assert theirs[name].abs().max() > rate
+    (event,) = events(tmp_path / "run")
+    assert {"poses.twist", "exposure.code"} <= set(event["data"]["taken"])
+    assert event["data"]["left"] == [
+        "poses.twist of 1 of 3 images (not trained on there)",
+        "exposure.code of 1 of 3 images (not trained on there)",
+    ]
+
+
+def test_poses_of_a_run_that_did_not_record_its_images_are_left(scene: Path, fitted: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(fitted, other)
+    (other / "images.json").unlink()
+    train(request(scene, tmp_path / "run", steps=1, overrides=FITTED, hold_out=1, init_from=other))
+    (event,) = events(tmp_path / "run")
+    assert event["level"] == "warning"
+    assert event["data"]["left"] == [
+        "poses.twist (which image each row of it belongs to is not known)",
+        "exposure.code (which image each row of it belongs to is not known)",
+    ]
+    assert tensors(tmp_path / "run")["poses.twist"].abs().max() < 1e-4

@@ -1,9 +1,11 @@
 """Start a run from the parameters of another one (`--init-from RUN`).
 
-What fits by name and shape is taken: the field (its average, where the run has one), networks and grid of the sampler,
-corrections of poses and exposures. Moments of the optimiser, the miner and remembered errors start anew. Where both
-runs have the same recipe, the field keeps the shape of the earlier one: that of a hash grid follows the size of the
-images, and a run at another `--downscale` would fit nowhere.
+What fits by name and shape is taken: the field (its average, where the run has one), networks and grid of the sampler.
+A part with numbers beside its tensors, such as a grid of voxels with its resolution, is taken as a whole or not at all:
+its tensors mean nothing without the others. Corrections of poses and exposures are taken image by image, by the names
+of the images. Moments of the optimiser, the miner and remembered errors start anew. Where both runs have the same
+recipe, the field keeps the shape of the earlier one: that of a hash grid follows the size of the images, and a run at
+another `--downscale` would fit nowhere.
 
 The checkpoint is recorded in config.json (`config.InitFrom`), so that a resumed or replayed run starts from the same.
 """
@@ -11,26 +13,30 @@ The checkpoint is recorded in config.json (`config.InitFrom`), so that a resumed
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raymine import checkpoint, recipes
 from raymine.checkpoint import Checkpoint
 from raymine.config import InitFrom, RunConfig, allowing
-from raymine.contracts import FieldConfig, Scene
+from raymine.contracts import FieldConfig, Part, Scene
 from raymine.errors import ConfigError, RunError, SceneError, option
 from raymine.files import expanded
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainConfig, TrainState
 
+from ..inputs import recorded_images
 from ..request import TrainRequest
 from .restore import name_some
 
-_PARTS = ("field", "sampler", "poses", "exposure")
+_PARTS = ("field", "sampler")
+_OF_IMAGES = ("poses", "exposure")
 _SAME_WORLD = 1e-5
 _OPTION = "init_from"
 
@@ -147,25 +153,25 @@ def open_start(start: Start) -> Checkpoint:
     return checkpoint.load(path)
 
 
-def take(state: TrainState, start: Start) -> Taken:
-    """Copy what fits from the run that `start` names into a fresh state. `ConfigError` if nothing of the field does."""
+def take(state: TrainState, start: Start, images: Sequence[str]) -> Taken:
+    """Copy what fits from the run that `start` names into a fresh state. `ConfigError` if nothing of the field does.
+
+    images: the names of the training images of the state, in order.
+    """
     found = open_start(start)
-    own, theirs = state.tensors(), found.tensors
-    taken, left = [], []
-    for name in sorted({name for name in (*own, *theirs) if name.partition(".")[0] in _PARTS}):
-        source = theirs.get(name.replace("field.", "average.", 1) if name.startswith("field.") else name)
-        source = theirs.get(name) if source is None else source
-        if name not in own:
-            left.append(f"{name} (this run has none)")
-        elif source is None:
-            left.append(f"{name} (that run has none)")
-        elif own[name].shape != source.shape or own[name].dtype != source.dtype:
-            left.append(f"{name} ({list(source.shape)}, here {list(own[name].shape)})")
-        elif source.is_floating_point() and not torch.isfinite(source).all():
-            left.append(f"{name} (not finite)")
+    taken: list[str] = []
+    left: list[str] = []
+    for name in _PARTS:
+        part = state.parts[name]
+        fitting, misfits = _compare(name, part, found)
+        if part.scalars() and fitting:
+            misfits += _take_whole(name, part, found, fitting, misfits)
+            fitting = {} if misfits else fitting
         else:
-            own[name].copy_(source)
-            taken.append(name)
+            _copy(part, fitting)
+            part.restored(part.scalars())
+        taken += [f"{name}.{key}" for key in fitting]
+        left += misfits
     if not any(name.startswith("field.") for name in taken):
         kinds = type(start.field).__name__, type(state.config.field).__name__
         fault = f"nothing of its field fits this model: {name_some(left)}"
@@ -175,25 +181,106 @@ def take(state: TrainState, start: Start) -> Taken:
             f"{option(_OPTION, start.init.run)}: {fault}.",
             hint=f"Use the recipe of that run, {option('recipe', start.recipe)}, or start without it.",
         )
-    _conclude(state, found, set(taken))
+    theirs = recorded_images(Path(start.init.run))
+    for name in _OF_IMAGES:
+        done, not_done = _take_images(name, state.parts.get(name), found, images, theirs)
+        taken += done
+        left += not_done
+    average = state.parts.get("average")
+    if average is not None:
+        own = state.parts["field"].tensors()
+        for name, value in average.tensors().items():
+            value.copy_(own[name])
+    if state.average is not None:
+        state.average.restored(state.parts["field"].scalars())
+    state.restore_count += 1
     return Taken(tuple(taken), tuple(left))
 
 
-def _conclude(state: TrainState, found: Checkpoint, taken: set[str]) -> None:
-    """Numbers of parts that were taken as a whole; what depends on tensors; the average, which starts at the field."""
-    for name in _PARTS:
-        part = state.parts.get(name)
-        if part is None:
-            continue
-        numbers = part.scalars()
-        whole = all(f"{name}.{tensor}" in taken for tensor in part.tensors())
-        if whole and all(f"{name}.{key}" in found.scalars for key in numbers):
-            part.restored({key: found.scalars[f"{name}.{key}"] for key in numbers})
+def _compare(part: str, own: Part, found: Checkpoint) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of a part that fit, by their names in the part, and what does not fit, with the reason."""
+    tensors, theirs = own.tensors(), found.tensors
+    fitting, misfits = {}, []
+    names = {name.partition(".")[2] for name in theirs if name.startswith(f"{part}.")}
+    for name in sorted({*tensors, *names}):
+        source = theirs.get(f"average.{name}") if part == "field" else None
+        source = theirs.get(f"{part}.{name}") if source is None else source
+        if name not in tensors:
+            misfits.append(f"{part}.{name} (this run has none)")
+        elif source is None:
+            misfits.append(f"{part}.{name} (that run has none)")
+        elif tensors[name].shape != source.shape or tensors[name].dtype != source.dtype:
+            misfits.append(f"{part}.{name} ({list(source.shape)}, here {list(tensors[name].shape)})")
+        elif source.is_floating_point() and not torch.isfinite(source).all():
+            misfits.append(f"{part}.{name} (not finite)")
         else:
-            part.restored(numbers)
-    average = state.parts.get("average")
-    if average is not None:
-        field = state.parts["field"].tensors()
-        for name, value in average.tensors().items():
-            value.copy_(field[name])
-    state.restore_count += 1
+            fitting[name] = source
+    return fitting, misfits
+
+
+def _take_whole(
+    name: str, part: Part, found: Checkpoint, fitting: dict[str, Tensor], misfits: Sequence[str]
+) -> list[str]:
+    """Take a part with its numbers, or nothing of it: then what is left, with the reason."""
+    own = part.scalars()
+    lacking = [f"{name}.{key} (that run has none)" for key in own if f"{name}.{key}" not in found.scalars]
+    if misfits or lacking:
+        reason = (*misfits, *lacking)[0].partition(" ")[0]
+        return lacking + [f"{name}.{key} (nothing without {reason})" for key in fitting]
+    before = {key: value.clone() for key, value in part.tensors().items()}
+    _copy(part, fitting)
+    try:
+        part.restored({key: found.scalars[f"{name}.{key}"] for key in own})
+    except ConfigError as error:
+        _copy(part, before)
+        part.restored(own)
+        return [f"{name} ({error.message.rstrip('.')})"]
+    return []
+
+
+def _copy(part: Part, values: dict[str, Tensor]) -> None:
+    own = part.tensors()
+    for name, value in values.items():
+        own[name].copy_(value)
+
+
+def _take_images(
+    name: str, part: Part | None, found: Checkpoint, images: Sequence[str], theirs: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Take the rows of images that both runs have, by name: what was taken, and what not with the reason.
+
+    Image k of one run is another image of the other where they hold out others.
+    """
+    own = {} if part is None else {f"{name}.{key}": value for key, value in part.tensors().items()}
+    taken, left = [], []
+    for key in sorted({key for key in (*own, *found.tensors) if key.startswith(f"{name}.")}):
+        source = found.tensors.get(key)
+        if key not in own:
+            left.append(f"{key} (this run has none)")
+        elif source is None:
+            left.append(f"{key} (that run has none)")
+        elif own[key].shape[1:] != source.shape[1:] or len(theirs) != len(source) or len(images) != len(own[key]):
+            left.append(f"{key} (which image each row of it belongs to is not known)")
+        elif not torch.isfinite(source).all():
+            left.append(f"{key} (not finite)")
+        else:
+            rows = _rows_by_name(images, theirs)
+            for row, other in rows.items():
+                own[key][row].copy_(source[other])
+            if rows:
+                taken.append(key)
+            if len(rows) < len(images):
+                left.append(f"{key} of {len(images) - len(rows)} of {len(images)} images (not trained on there)")
+    return taken, left
+
+
+def _rows_by_name(images: Sequence[str], theirs: Sequence[str]) -> dict[int, int]:
+    """The row of the image of the same name among `theirs`, for each of `images` that is there.
+
+    Where stems are unique they count alone: smaller copies may lie in another folder, or have another suffix.
+    """
+    own, other = ([Path(image).stem for image in names] for names in (images, theirs))
+    if len({*own}) < len(own) or len({*other}) < len(other):
+        own, other = list(images), list(theirs)
+    place = {image: row for row, image in enumerate(other)}
+    return {row: place[image] for row, image in enumerate(own) if image in place}

@@ -172,6 +172,9 @@ def table_gradient(positions: Tensor, index: Tensor, side: Tensor, table: Tensor
     slots[rows] = np.arange(1, found + 1, dtype=np.int32)
     values = np.zeros((found, table.shape[1]), np.float32)
     _scatter(table.shape[1])(points, live, places, count, slots, given, values, numba.get_num_threads())
+    if not found:
+        # Autograd adds another gradient to an empty one in place, which the memory of an array does not allow.
+        return torch.zeros_like(table, layout=torch.sparse_coo)
     with torch.sparse.check_sparse_tensor_invariants(False):
         return torch.sparse_coo_tensor(
             torch.from_numpy(rows)[None], torch.from_numpy(values), table.shape, is_coalesced=True
