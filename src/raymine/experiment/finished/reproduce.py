@@ -105,7 +105,7 @@ def reproduction_request(
         evaluate_views=config.schedule.evaluate_views,
         # With the recorded horizons a run repeats whatever limited it: steps, seconds or a signal.
         replay=Replay(step, tuple(h for h in manifest.horizons if h[0] <= step), manifest.rollbacks),
-        threads=threads or recorded,
+        threads=recorded if threads is None else threads,
         runs_root=path.absolute().parent,
         allow=tuple(allow),
     )
