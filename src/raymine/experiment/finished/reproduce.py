@@ -85,9 +85,11 @@ def reproduction_request(
     with allowing(allow):
         config = run.read_config()
     manifest = run.read_manifest()
-    step = max([0, *checkpoint.list_steps(run.checkpoints)])
-    if step == 0:
+    # A damaged checkpoint is found now, and not after the rerun.
+    latest = checkpoint.load_latest(run.checkpoints)
+    if latest is None or latest.checkpoint.step == 0:
         raise RunError(f"{path} has no checkpoint: there is nothing to compare a rerun with.")
+    step = latest.checkpoint.step
     attempts = manifest.attempts
     recorded = attempts[0].environment.threads if attempts else manifest.environment.threads
     return TrainRequest(
