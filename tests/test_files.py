@@ -83,8 +83,9 @@ def test_failing_disk_raises_resource_error_and_keeps_the_old_file(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(ResourceError, match=words), atomic_file(path, "write a") as file:
+    with pytest.raises(ResourceError, match=words) as caught, atomic_file(path, "write a") as file:
         file.write(b"new")
+    assert caught.value.hint, "it says what to do"
     with pytest.raises(ResourceError) as caught:
         write_json(path, {}, "write a", hint="Do this.")
     assert caught.value.hint == "Do this."

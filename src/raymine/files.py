@@ -51,7 +51,10 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
         fault = obstacle(path, folder=False)
         if fault:
             return ResourceError(f"Cannot {what}: {path} {fault}.", hint=hint or "Choose another place.")
-    return ResourceError(f"Cannot {what}: {path}: {error.strerror or error}.", hint=hint or "")
+    return ResourceError(
+        f"Cannot {what}: {path}: {error.strerror or error}.",
+        hint=hint or "Check the path and its disk, or give another one.",
+    )
 
 
 def expanded(path: str | Path) -> Path:

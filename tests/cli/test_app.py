@@ -91,6 +91,7 @@ def test_unknown_command_suggests_the_closest_name(capsys: pytest.CaptureFixture
         (["train", "x", "--steps", "three"], ["--steps must be a whole number, got `three`.\n"]),
         (["train", "x", "--device", "tpu"], ["--device must be auto, cpu or cuda, got `tpu`."]),
         (["train"], ["`raymine train` needs its argument SCENE.\nOptions: raymine train --help\n"]),
+        (["ingest", "photos"], ["error: `raymine ingest` needs --out OUT.\nOptions: raymine ingest --help\n"]),
         (["--json", "runs"], ["--json stands before the command; options come after it."]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,5 @@ def test_file_that_is_no_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("?")
     with pytest.raises(SceneError, match="neither a folder of photos nor a video"):
         find_source(tmp_path / "a.txt")
+    with pytest.raises(SceneError, match="neither a folder of photos nor a video"):
+        find_source(Path(os.devnull))

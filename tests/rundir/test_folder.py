@@ -115,6 +115,10 @@ def test_opening_a_missing_or_damaged_run_raises(tmp_path: Path) -> None:
     (tmp_path / "run/manifest.json").write_text('{"name": ')
     with pytest.raises(RunError, match=r"manifest\.json is cut short"):
         RunDir.open(tmp_path / "run").read_manifest()
+    (tmp_path / "run/manifest.json").write_text("[]")
+    with pytest.raises(RunError, match=r"manifest\.json is damaged: .* must be an object") as caught:
+        RunDir.open(tmp_path / "run").read_manifest()
+    assert "Restore it from a copy" in caught.value.hint
 
 
 def test_unreadable_config_error_names_the_version_that_wrote_it(tmp_path: Path) -> None:

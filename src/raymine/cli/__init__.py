@@ -1,4 +1,11 @@
 """The command line. Importing it does not import torch or numba; each command imports what it needs when it runs."""
 
-from .app import main as main
-from .app import run as run
+import sys
+
+try:
+    from .app import main as main
+    from .app import run as run
+except KeyboardInterrupt:
+    # Loading the commands takes a third of a second, before `main` can handle Ctrl-C.
+    print("error: stopped by Ctrl-C", file=sys.stderr)
+    raise SystemExit(130) from None

@@ -45,17 +45,18 @@ def is_repeatable(command: type, flag: str) -> bool:
 
 
 def require_valid(name: str, arguments: list[str], command: type, others: Mapping[str, type]) -> None:
-    """Raise `ConfigError` for a flag that `command` lacks, for a value that does not fit, and for too many or too few
-    arguments.
+    """Raise `ConfigError` for a flag that `command` lacks, for a value that does not fit, for too many or too few
+    arguments, and for a required flag that is missing.
 
     name: the command as it is typed, such as `train`. others: all commands by name, to say which one has a flag.
     """
-    flags, page, plain = flags_of(command), f"Options: raymine {name} --help", list[str]()
+    flags, page, plain, typed_flags = flags_of(command), f"Options: raymine {name} --help", list[str](), set[str]()
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         typed, equals, value = argument.partition("=")
         flag = typed.replace("_", "-")
+        typed_flags.add(flag)
         if flag in _HELP:
             return
         if not argument.startswith("-") or argument == "-":
@@ -72,6 +73,10 @@ def require_valid(name: str, arguments: list[str], command: type, others: Mappin
         elif equals:
             raise ConfigError(f"{flag} is a switch and takes no value, got `{value}`.", hint=page)
     _require_count(name, plain, command, page)
+    for field in dataclasses.fields(command):
+        flag = _flag(field.name)
+        if flag in flags and flag not in typed_flags and _is_required(field):
+            raise ConfigError(f"`raymine {name}` needs {flag} {field.name.upper()}.", hint=page)
 
 
 def _hints(command: type) -> dict[str, Any]:
@@ -100,8 +105,12 @@ def _require_count(name: str, given: list[str], command: type, page: str) -> Non
     if len(given) > len(known) and not several:
         raise ConfigError(f"`raymine {name}` takes no such argument: `{given[len(known)]}`.", hint=page)
     for field in known[len(given) :]:
-        if field.default is dataclasses.MISSING:
+        if _is_required(field):
             raise ConfigError(f"`raymine {name}` needs its argument {field.name.upper()}.", hint=page)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _flag(name: str) -> str:

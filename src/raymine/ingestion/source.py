@@ -49,6 +49,8 @@ def find_source(path: Path) -> Source:
         return Source(path, True, (path,), (), _digest_of(path, path.name))
     if not path.exists():
         raise SceneError(f"{path}: there is no such folder or file.", hint="Check the spelling.")
+    if not path.is_dir():
+        raise SceneError(f"{path} is neither a folder of photos nor a video.", hint=_KNOWN)
     return _photos_in(path)
 
 

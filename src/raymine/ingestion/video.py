@@ -90,6 +90,8 @@ def _upright(image: Image.Image, frame: Any) -> Image.Image:
 
 
 def _unreadable(video: Path, error: Exception) -> SceneError:
+    # The text of an error of FFmpeg has its number and the path as well.
+    why = getattr(error, "strerror", None) or error
     return SceneError(
-        f"The video {video} cannot be decoded: {error}.", hint="Check that it plays, or convert it to MP4 (H.264)."
+        f"The video {video} cannot be decoded: {why}.", hint="Check that it plays, or convert it to MP4 (H.264)."
     )

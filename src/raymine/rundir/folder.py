@@ -117,7 +117,10 @@ class RunDir:
         try:
             return from_json(Manifest, upgraded(_read_json(self.path / MANIFEST)))
         except ConfigError as error:
-            raise RunError(f"{self.path / MANIFEST} is damaged: {error.message}") from error
+            raise RunError(
+                f"{self.path / MANIFEST} is damaged: {error.message}",
+                hint=f"Restore it from a copy, or train again with another {option('out')}.",
+            ) from error
 
     def write_manifest(self, manifest: Manifest) -> None:
         write_json(self.path / MANIFEST, {**to_json(manifest), "name": self.path.name}, "write the manifest")

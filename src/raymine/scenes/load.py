@@ -16,7 +16,7 @@ from raymine.files import expanded
 from .fit import Fitted, fit_cameras
 from .images import shows_something, uses_alpha
 from .inspection import inspect_cameras, inspect_times
-from .normalise import normalise
+from .normalise import normalise, report_no_parallax
 from .parsed import Parsed, RawFrame
 from .problems import Problem, refuse
 from .readers.detect import parse_scene
@@ -111,6 +111,7 @@ def _make_scene(parsed: Parsed, fitted: Sequence[Fitted], downscale: int, interv
     splits, split_sentence = assign_splits([f.frame for f in fitted], parsed.own_split, interval)
     if "train" not in splits:
         parsed.error(parsed.source, "no usable frame is for training.", "Check the train split.", "split")
+    report_no_parallax(parsed, [item for item, split in zip(fitted, splits, strict=True) if split == "train"])
     cameras: dict[Camera, int] = {}
     poses = apply_similarity(normalised.matrix, np.stack([f.pose for f in fitted]))
     frames = []

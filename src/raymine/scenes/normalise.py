@@ -67,8 +67,6 @@ class Normalised:
 def normalise(parsed: Parsed, fitted: Sequence[Fitted], transparent: bool) -> Normalised:
     """The normalisation of a scene. transparent: whether images have transparent pixels, so there is no background."""
     poses = np.stack([f.pose for f in fitted])
-    if not any(f.frame.time is not None for f in fitted):
-        _report_no_parallax(parsed, poses)
     if parsed.object_scene:
         return _object_scene(parsed, poses, transparent)
     near, far = _depth_range(fitted)
@@ -230,14 +228,16 @@ def _report_outliers(parsed: Parsed, fitted: Sequence[Fitted], reach: np.ndarray
         parsed.problems.append(Problem(parsed.source, what, fix, "warning", "outlier", tuple(names)))
 
 
-def _report_no_parallax(parsed: Parsed, poses: np.ndarray) -> None:
-    """Reports a capture from a single place: its images agree with any depth, so none can be learnt."""
-    origins = poses[:, :, 3]
+def report_no_parallax(parsed: Parsed, trained: Sequence[Fitted]) -> None:
+    """Reports training images from a single place: they agree with any depth, so none can be learnt."""
+    if not trained or any(f.frame.time is not None for f in trained):
+        return
+    origins = np.stack([f.pose[:, 3] for f in trained])
     spread = float(np.linalg.norm(origins - origins[0], axis=1).max())
     size = max(float(np.abs(origins).max()), 1.0)
     if spread > _ONE_PLACE * size:
         return
-    what = "there is one image" if len(poses) == 1 else "all cameras are in one place"
+    what = "there is one training image" if len(trained) == 1 else "all training cameras are in one place"
     fix = "Depth cannot be learnt without parallax: take photos from several places, or check the poses."
     problem = Problem(parsed.source, f"{what}, so nothing shows how far things are.", fix, "warning", "parallax")
     parsed.problems.append(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raymine.errors import ConfigError, option, require_finite
+from raymine.errors import ConfigError, option
 from raymine.export.paths import MOST_PIXELS
 
 
@@ -18,7 +18,6 @@ class Limits:
     body: int = 1 << 16
 
     def __post_init__(self) -> None:
-        require_finite(self)
         if not 1 <= self.pixels <= MOST_PIXELS:
             raise ConfigError(f"{option('max_pixels')} must be between 1 and {MOST_PIXELS}, got {self.pixels}.")
         if not 0 < self.seconds <= 3600:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from raymine.cli import main
 from raymine.cli.results.export import parse_box
 from raymine.errors import ConfigError
 from raymine.experiment import train
+from raymine.files import AtomicFile
 from support.runs import request
 
 
@@ -60,7 +63,9 @@ def test_export_to_several_files_loads_the_run_once(scene: Path, capsys: pytest.
         ([], 2, "--to is missing"),
         (["--to", "a.ply"], 2, "Say which: --format mesh, --format splats"),
         (["--to", "a.glb", "--faces", "1"], 2, "--faces must be between"),
-        (["--to", "a.glb", "--box", "0,0,0,1,1"], 2, "--box must be six numbers"),
+        (["--to", "a.glb", "--box", "0,0,0,1,1"], 2, "--box must be six finite numbers"),
+        (["--to", "a.glb", "--box", "0,0,0,1,1,inf"], 2, "--box must be six finite numbers"),
+        (["--to", "a.glb", "--threshold", "1e7"], 2, "--threshold is a density, above 0 and below 10000000, got 1"),
         (["--to", "a.glb", "--time", "2"], 2, "--time must be in 0 to 1"),
         (["--to", "a.glb", "--to", "a.glb"], 2, "a.glb is named twice in --to"),
         (["--to", "a.glb", "--to", "a.onnx", "--count", "5"], 2, "--count means nothing for any of a.glb, a.onnx"),
@@ -75,6 +80,27 @@ def test_wrong_requests_are_told_in_a_sentence(
         file.unlink()
     assert main(["export", "r", *arguments]) == code
     assert words in capsys.readouterr().err
+
+
+def test_time_of_a_scene_that_does_not_move_is_refused(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(request(scene, Path("r"), steps=1))
+    assert main(["export", "r", "--to", "a.safetensors", "--time", "0.5", "--device", "cpu"]) == 2
+    assert "--time was given, and the frames of this scene have no times" in capsys.readouterr().err
+    assert not Path("a.safetensors").exists()
+
+
+def test_full_disk_is_told_with_the_name_of_the_target(
+    scene: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(request(scene, Path("r"), steps=1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(AtomicFile, "write", full)
+    assert main(["export", "r", "--to", "a.onnx", "--device", "cpu"]) == 5
+    assert "Free some space or choose another disk with --to;" in capsys.readouterr().err
+    assert not Path("a.onnx").exists()
 
 
 def test_parse_box() -> None:

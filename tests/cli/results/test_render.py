@@ -59,6 +59,10 @@ def test_written_path_renders_the_same_pictures(tmp_path: Path, capsys: pytest.C
     written = document("--path", "orbit", "--frames", "3", *size, "--write-path", "p.json")
     assert written == {**found, "files": ["p.json"]}
     assert sorted(path.name for path in Path("r/export").glob("*")) == [], "writing a path renders nothing"
+    edited = Path("p.json").read_text()
+    assert main(["render", "r", "--path", "orbit", "--write-path", "p.json"]) == 2
+    assert "error: --write-path p.json exists" in capsys.readouterr().err
+    assert Path("p.json").read_text() == edited, "the edited path is lost"
     assert document("--path", "p.json", "--out", "b") == {**found, "path": "p", "files": ["b"]}
     for name in ("colour-0000.png", "colour-0002.png"):
         with Image.open(Path("a") / name) as first, Image.open(Path("b") / name) as second:

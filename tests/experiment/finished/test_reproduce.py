@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,15 @@ def test_other_seed_and_package_are_named(scene: Path, capsys: pytest.CaptureFix
 def test_run_that_never_trained_and_wrong_names_are_refused(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "nothing")[0] == 4
     train(request(scene, Path("runs/first"), steps=8))
+    code, _, err = called(capsys, "first", "--threads", "0")
+    assert code == 2
+    assert "error: --threads must be between 1 and 1024, got 0." in err
+    for file in Path("runs/first/checkpoints").glob("*.safetensors"):
+        os.truncate(file, 10)
+    code, _, err = called(capsys, "first")
+    assert code == 4
+    assert "Every checkpoint in" in err
+    assert "Training" not in err, "the damage is found before the rerun"
     for file in Path("runs/first/checkpoints").iterdir():
         file.unlink()
     code, _, err = called(capsys, "first")

@@ -113,6 +113,8 @@ def test_every_exported_model_is_verified_onnx_included(tmp_path: Path, capsys: 
     told = " ".join(capsys.readouterr().err.split())
     assert "c.onnx cannot be rendered" in told
     assert "Verified" not in told, "files are opened before any work"
+    assert main(["verify", str(run), "--model", "missing.onnx"]) == 2
+    assert "error: --model missing.onnx: there is no such file." in capsys.readouterr().err
 
 
 def _metadata(model: Path) -> dict[str, str]:

@@ -203,7 +203,24 @@ def test_capture_from_one_place_is_reported(tmp_path: Path, count: int):
     frames = frames_of(capture)[:count]
     write_transforms(capture, tmp_path, frames=frames)
     what = only(check_scene(tmp_path), "parallax").what
-    assert what.startswith("there is one image" if count == 1 else "all cameras are in one place")
+    assert what.startswith("there is one training image" if count == 1 else "all training cameras are in one place")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_test_views_from_elsewhere_do_not_hide_training_views_from_one_place(tmp_path: Path, count: int):
+    capture = ring(8)
+    place = np.array([1.0, 2.0, 3.0])
+    capture.translations[:] = [-rotation @ place for rotation in capture.rotations]
+    write_blender(capture, tmp_path)
+    held = json.loads((tmp_path / "transforms_test.json").read_text())
+    for index, frame in enumerate(held["frames"]):
+        frame["transform_matrix"][0][3] += 1.0 + index
+    (tmp_path / "transforms_test.json").write_text(json.dumps(held))
+    trained = json.loads((tmp_path / "transforms_train.json").read_text())
+    trained["frames"] = trained["frames"][:count]
+    (tmp_path / "transforms_train.json").write_text(json.dumps(trained))
+    what = only(check_scene(tmp_path), "parallax").what
+    assert what.startswith("there is one training image" if count == 1 else "all training cameras are in one place")
 
 
 def test_same_pose_at_different_times_is_no_duplicate(tmp_path: Path):

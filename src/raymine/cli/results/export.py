@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from raymine.errors import ConfigError
+from raymine.errors import ConfigError, renamed_options
 
 from .. import output
 from .opening import open_run
@@ -99,7 +100,7 @@ class Export:
         for path, own in zip(self.to, each, strict=True):
             if len(self.to) > 1:
                 output.say(f"{path.name}:")
-            with stages() as progress:
+            with stages() as progress, renamed_options({"out": "to"}):
                 reports.append(export_model(model, path, own, progress))
             if not self.json:
                 self._tell(reports[-1])
@@ -133,9 +134,10 @@ def parse_box(text: str | None) -> tuple[float, ...] | None:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
         values = ()
-    if len(values) != 6 or not all(a < b for a, b in zip(values[:3], values[3:], strict=True)):
+    finite = len(values) == 6 and all(map(math.isfinite, values))
+    if not finite or not all(a < b for a, b in zip(values[:3], values[3:], strict=True)):
         raise ConfigError(
-            f"--box must be six numbers LOWX,LOWY,LOWZ,HIGHX,HIGHY,HIGHZ with low < high, got {text[:80]!r}."
+            f"--box must be six finite numbers LOWX,LOWY,LOWZ,HIGHX,HIGHY,HIGHZ with low < high, got {text[:80]!r}."
         )
     return values
 

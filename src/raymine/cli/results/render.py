@@ -65,6 +65,11 @@ class Render:
     def execute(self) -> int:
         started = perf_counter()
         wanted = parse_size(self.size)
+        if self.write_path is not None and self.write_path.is_file():
+            raise ConfigError(
+                f"--write-path {self.write_path} exists; a path that you have edited would be lost.",
+                hint="Give another name, or remove the file first.",
+            )
         loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         name, path = choose_path(self.path, loaded.scene, self.frames, wanted, parse_time(self.time, loaded.scene))
         ready = perf_counter()

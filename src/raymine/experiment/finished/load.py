@@ -20,6 +20,7 @@ from raymine.contracts import ImageSource, Renderer, Scene, activations_of
 from raymine.engines import renderer_for
 from raymine.errors import RunError, SceneError, option
 from raymine.export.model import ExportModel
+from raymine.export.paths import require_moment
 from raymine.pixels import PixelConfig
 from raymine.rays import CameraRig
 from raymine.rundir import RunDir
@@ -81,7 +82,12 @@ class LoadedRun:
         return hard_view(self.state, views, index, longest, trained_as=number, unwanted=unwanted)
 
     def exportable(self, time: float | None = None) -> ExportModel:
-        """The model for exporters. time: the moment, in 0..1, of a dynamic scene; None is its beginning."""
+        """The model for exporters. time: the moment, in 0..1, of a dynamic scene; None and 0 are its beginning.
+
+        `ConfigError` for a later moment of a scene that does not move.
+        """
+        if time:
+            require_moment(self.scene, time)
         frames = [self.scene.frames[i] for i in self.trained]
         views = tuple(self.scene.cameras[frame.camera] for frame in frames)
         moment = (0.0 if time is None else time) if self.scene.dynamic else None

@@ -85,9 +85,11 @@ def reproduction_request(
     with allowing(allow):
         config = run.read_config()
     manifest = run.read_manifest()
-    step = max([0, *checkpoint.list_steps(run.checkpoints)])
-    if step == 0:
+    # A damaged checkpoint is found now, and not after the rerun.
+    latest = checkpoint.load_latest(run.checkpoints)
+    if latest is None or latest.checkpoint.step == 0:
         raise RunError(f"{path} has no checkpoint: there is nothing to compare a rerun with.")
+    step = latest.checkpoint.step
     attempts = manifest.attempts
     recorded = attempts[0].environment.threads if attempts else manifest.environment.threads
     return TrainRequest(
@@ -105,7 +107,7 @@ def reproduction_request(
         evaluate_views=config.schedule.evaluate_views,
         # With the recorded horizons a run repeats whatever limited it: steps, seconds or a signal.
         replay=Replay(step, tuple(h for h in manifest.horizons if h[0] <= step), manifest.rollbacks),
-        threads=threads or recorded,
+        threads=recorded if threads is None else threads,
         runs_root=path.absolute().parent,
         allow=tuple(allow),
     )

@@ -128,12 +128,14 @@ def exported_renderer(model: Path, loaded: LoadedRun) -> Renderer:
 
     loaded: the checkpoint that was evaluated. `ConfigError` for any other file, and for one of another checkpoint.
     """
+    writes = f"`raymine export {loaded.run.path}` writes a snapshot (.safetensors) or ONNX (.onnx)."
+    if not model.is_file():
+        raise ConfigError(f"{option('model', model)}: there is no such file.", hint=writes)
     try:
         field, step = _open_exported(model, loaded)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(
-            f"{model} cannot be rendered: {str(error).strip() or type(error).__name__}.",
-            hint=f"`raymine export {loaded.run.path}` writes a snapshot (.safetensors) or ONNX (.onnx).",
+            f"{model} cannot be rendered: {str(error).strip() or type(error).__name__}.", hint=writes
         ) from error
     if step is not None and step != loaded.step:
         raise ConfigError(

@@ -46,7 +46,7 @@ class MeshConfig:
         if not 16 <= self.resolution <= 768:
             raise ConfigError(f"{option('resolution')} must be between 16 and 768, got {self.resolution}.")
         if self.threshold is not None and not 0 < self.threshold < 1e7:
-            raise ConfigError(f"{option('threshold')} is a density and must be above 0, got {self.threshold}.")
+            raise ConfigError(f"{option('threshold')} is a density, above 0 and below 10000000, got {self.threshold}.")
         if not 100 <= self.faces <= 20_000_000:
             raise ConfigError(
                 f"{option('faces')} must be between 100 and 20000000, got {self.faces}.",
