@@ -1,7 +1,7 @@
 """The recipe `dynamic`: scenes that move, such as those of D-NeRF, whose frames have a time (docs/recipes/dynamic.md).
 
 A network moves the points of each moment into one canonical hash-grid scene. The occupancy grid holds what is occupied
-at any time: cells are visited at random training times, and forget slowly.
+at any time: cells are visited at random training times, and forget slowly in a box (docs/LOG.md has the rest).
 """
 
 from __future__ import annotations
