@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import reprlib
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,10 @@ def numbers(values: Any, name: str) -> np.ndarray:
     try:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
         return np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{option(name)} must be an array of numbers: {error}.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"{option(name)} must be an array of numbers, with rows of one length, got {reprlib.repr(values)}."
+        ) from error
 
 
 def pose_matrix(value: Any, name: str) -> np.ndarray:
