@@ -269,6 +269,8 @@ def test_camera_at_takes_up_size_and_field_of_view(run: raymine.Run) -> None:
         ({"seconds": float("nan")}, "`seconds` must be a finite number, got nan"),
         ({"seed": "a"}, "`seed` must be a whole number"),
         ({"downscale": 1.5}, "`downscale` must be a whole number"),
+        ({"leave_out": 3}, "`leave_out` must be a text or a list of texts, got 3"),
+        ({"allow": None}, "`allow` must be a text or a list of texts, got None"),
         ({"hold_out": [3]}, "`hold_out` must be a whole number"),
         ({"mining": 3}, "`mining`: there is no policy `3`"),
         ({"overrides": ["mining"]}, "`overrides` must be a dict"),

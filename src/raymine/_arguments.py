@@ -6,6 +6,7 @@ import contextlib
 import math
 import operator
 import reprlib
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def whole(value: Any, name: str) -> int:
         with contextlib.suppress(TypeError):
             return operator.index(value)
     raise ConfigError(f"{option(name)} must be a whole number, got {value!r}.")
+
+
+def texts(value: Any, name: str) -> tuple[str, ...]:
+    """Names: one text, or a collection of them."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f"{option(name)} must be a text or a list of texts, got {value!r}.")
+    return tuple(str(each) for each in value)
 
 
 def number(value: Any, name: str) -> float:
