@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import raymine
 from raymine.cli import app, main
 from raymine.errors import ConfigError, option, renamed_options, speaking_of_flags
 from raymine.experiment import TrainRequest
+from raymine.files import resource_error
 
 ROOT = Path(raymine.__file__).parent
 
@@ -72,6 +75,28 @@ def test_same_error_names_arguments_in_python_and_flags_on_the_command_line(
     assert main(["runs"]) == 2
     assert capsys.readouterr().err.startswith("error: --steps 5 and --max-seconds 3.0 were both given")
     assert option("steps") == "`steps`", "the command line has left its words behind"
+
+
+def test_advice_names_no_option_that_the_command_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = OSError()
+
+    def execute(self: object) -> int:
+        raise resource_error(failure, "write it", tmp_path)
+
+    for code, advice in (
+        (errno.ENOSPC, "Free some space; nothing that was there before is lost."),
+        (errno.EROFS, "Change the permissions of the folder."),
+        (errno.ENOLCK, "or on a mount with locks such as NFS 4."),
+    ):
+        failure = OSError(code, os.strerror(code))
+        for command, lacks in ((app.Runs, True), (app.Report, False)):
+            monkeypatch.setattr(command, "execute", execute)
+            assert main(["runs"] if lacks else ["report", "x"]) == 5
+            told = capsys.readouterr().err
+            assert ("--out" not in told) == lacks
+            assert (advice in told) == lacks
 
 
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import reprlib
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,15 @@ def whole(value: Any, name: str) -> int:
     raise ConfigError(f"{option(name)} must be a whole number, got {value!r}.")
 
 
+def texts(value: Any, name: str) -> tuple[str, ...]:
+    """Names: one text, or a collection of them."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f"{option(name)} must be a text or a list of texts, got {value!r}.")
+    return tuple(str(each) for each in value)
+
+
 def number(value: Any, name: str) -> float:
     """A finite number."""
     if isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value):
@@ -47,8 +58,10 @@ def numbers(values: Any, name: str) -> np.ndarray:
     try:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
         return np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{option(name)} must be an array of numbers: {error}.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"{option(name)} must be an array of numbers, with rows of one length, got {reprlib.repr(values)}."
+        ) from error
 
 
 def pose_matrix(value: Any, name: str) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raymine._arguments import colour, number, numbers, path_of, pose_matrix, size_of, whole
+from raymine._arguments import colour, number, numbers, path_of, pose_matrix, size_of, texts, whole
 from raymine.caches import parse_size
 from raymine.cameras import from_normalised, look_at, to_normalised
 from raymine.config import RunConfig
@@ -134,7 +134,7 @@ def train(
             device=str(device),
             downscale=whole(downscale, "downscale"),
             hold_out=whole(hold_out, "hold_out"),
-            leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(str(name) for name in leave_out),
+            leave_out=texts(leave_out, "leave_out"),
             threads=None if threads is None else whole(threads, "threads"),
             gpu_memory=None if gpu_memory is None else parse_size(str(gpu_memory)),
             bank_budget=None if bank_budget is None else parse_size(str(bank_budget)),
@@ -157,7 +157,7 @@ def train(
                 **(overrides or {}),
             },
             command=("raymine.train",),
-            allow=(allow,) if isinstance(allow, str) else tuple(allow),
+            allow=texts(allow, "allow"),
         )
         result = train_with_progress(request, _Told()) if progress else train_request(request)
         if result.status == "stopped":
@@ -182,7 +182,7 @@ def load(
     """
     if checkpoint not in get_args(Which):
         raise ConfigError(f"`checkpoint` must be 'latest' or 'best', got {checkpoint!r}.")
-    loaded = load_run(path_of(run, "run"), which=checkpoint, device=str(device), allow=allow)
+    loaded = load_run(path_of(run, "run"), which=checkpoint, device=str(device), allow=texts(allow, "allow"))
     for note in loaded.notes:
         warnings.warn(note, stacklevel=2)
     return Run(loaded)

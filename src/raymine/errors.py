@@ -110,6 +110,13 @@ def _as_flag(name: str, value: Any) -> str:
 _SPELLING: ContextVar[Callable[[str, Any], str]] = ContextVar("_SPELLING", default=_as_argument)
 _RENAMED: ContextVar[Mapping[str, str]] = ContextVar("_RENAMED", default={})  # noqa: B039 (never changed)
 
+_ABSENT: ContextVar[frozenset[str]] = ContextVar("_ABSENT", default=frozenset())
+
+
+def has_option(name: str) -> bool:
+    """Whether the caller has this option, perhaps by another name. Advice must not name one that a command lacks."""
+    return name in _RENAMED.get() or name not in _ABSENT.get()
+
 
 def option(name: str, value: Any = _NO_VALUE) -> str:
     """The name of an option for an error message, as the caller typed it, with its value if one is given.
@@ -137,3 +144,13 @@ def renamed_options(names: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _RENAMED.reset(token)
+
+
+@contextlib.contextmanager
+def absent_options(names: Iterable[str]) -> Iterator[None]:
+    """Within the block, `has_option` is False for these names, unless they are renamed."""
+    token = _ABSENT.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _ABSENT.reset(token)

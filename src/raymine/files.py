@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from raymine.errors import ResourceError, option
+from raymine.errors import ResourceError, has_option, option
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -39,13 +39,17 @@ def resource_error(error: OSError, what: str, path: Path, hint: str | None = Non
     `hint` is the remedy. None suggests another folder for `out`.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = f"Free some space or choose another disk with {option('out')}; nothing that was there before is lost."
+        other = f" or choose another disk with {option('out')}" if has_option("out") else ""
+        remedy = f"Free some space{other}; nothing that was there before is lost."
         return ResourceError(f"Cannot {what}: no space left on the disk of {path}.", hint=hint or remedy)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
+        remedy = "Change the permissions of the folder."
+        if has_option("out"):
+            remedy = f"Choose a folder you may write to with {option('out')}, or change its permissions."
         return ResourceError(f"Cannot {what}: no permission to write {path} ({error.strerror}).", hint=hint or remedy)
     if error.errno in (errno.ENOLCK, errno.ENOSYS):
-        remedy = f"Choose a folder on a local disk, or on a mount with locks such as NFS 4, with {option('out')}."
+        by = f", with {option('out')}" if has_option("out") else ""
+        remedy = f"Choose a folder on a local disk, or on a mount with locks such as NFS 4{by}."
         return ResourceError(f"Cannot {what}: the file system of {path} has no file locks.", hint=hint or remedy)
     if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
         fault = obstacle(path, folder=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -192,3 +194,28 @@ def test_missing_av_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(builtins, "__import__", without_av)
     with pytest.raises(MissingExtraError, match=r"Writing MP4 needs the package `av`.*\n.*raymine\[video\]"):
         write_mp4([np.zeros((4, 4, 3), np.uint8)], tmp_path / "x.mp4")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is a full disk")
+def test_disk_that_is_full_in_the_middle_of_a_video_is_an_error_and_no_crash() -> None:
+    pytest.importorskip("av")
+    program = """
+import errno
+from fractions import Fraction
+from pathlib import Path
+import numpy as np
+from raymine.export.video import Mp4Writer, require_av
+
+writer, noise = Mp4Writer(require_av(), Path("/dev/full"), Fraction(30), 18), np.random.default_rng(0)
+try:
+    for _ in range(200):
+        writer.add(noise.integers(0, 255, (200, 200, 3), dtype=np.uint8))
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+    print("full after", writer.count)
+writer.add(np.zeros((200, 200, 3), np.uint8))
+writer.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("full after")

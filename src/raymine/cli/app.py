@@ -23,7 +23,7 @@ from typing import Annotated, Any, NoReturn, Protocol
 import tyro
 
 from raymine._version import __version__
-from raymine.errors import RaymineError, ResourceError, did_you_mean, speaking_of_flags
+from raymine.errors import RaymineError, ResourceError, absent_options, did_you_mean, speaking_of_flags
 from raymine.files import expanded
 from raymine.machine import shorten_spinning
 from raymine.terminal import discard, guarded_streams
@@ -176,7 +176,10 @@ def _run(arguments: list[str]) -> int:
             return _fail(f"there is no benchmark `{rest[0]}`.{meant}", f"Benchmarks: {', '.join(BENCHMARKS)}.", 2)
         first, *rest = f"bench {rest[0]}", *rest[1:]
     parsed = parse(first, rest)
-    return parsed if isinstance(parsed, int) else parsed.execute()
+    if isinstance(parsed, int):
+        return parsed
+    with absent_options({"out"} if "--out" not in flags_of(COMMANDS[first]) else ()):
+        return parsed.execute()
 
 
 def _require_working_folder() -> None:

@@ -119,6 +119,7 @@ class Mp4Writer:
         self.count = 0
         self._av, self._path, self._rate, self._crf = av, path, rate, crf
         self._shape: tuple[int, ...] = ()
+        self._broken = False
         self._container: Any = None
         self._stream: Any = None
 
@@ -127,6 +128,8 @@ class Mp4Writer:
 
         The format needs an even width and height; an odd one is padded by repeating the last column or row.
         """
+        if self._broken:
+            return
         if self._container is None:
             self._open(picture.shape)
         if picture.shape != self._shape:
@@ -136,15 +139,24 @@ class Mp4Writer:
         if picture.shape[0] % 2 or picture.shape[1] % 2:
             picture = np.pad(picture, ((0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge")
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-        self._container.mux(self._stream.encode(frame.reformat(format="yuv420p", dst_colorspace="ITU709")))
+        packets = self._stream.encode(frame.reformat(format="yuv420p", dst_colorspace="ITU709"))
+        try:
+            self._container.mux(packets)
+        except BaseException:
+            self._broken = True
+            raise
         self.count += 1
 
     def close(self) -> None:
-        """Flush the encoder and close the file."""
+        """Flush the encoder and close the file.
+
+        After a frame that could not be written, such as on a full disk, nothing more is written: FFmpeg would crash.
+        """
         if self._container is not None:
             container, self._container = self._container, None
             with container:
-                container.mux(self._stream.encode(None))
+                if not self._broken:
+                    container.mux(self._stream.encode(None))
 
     def _open(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
