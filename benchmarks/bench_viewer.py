@@ -31,6 +31,8 @@ from raymine.viewer.draw import Look
 from raymine.viewer.presenter import Presenter
 
 MODES = ("without", "closed", "open", "hard")
+WARM_UP = 256
+"""Steps before the first round: the first ones of a run march many more samples than later ones."""
 IDLE = 10.0
 """Seconds for which the server is watched while nothing is trained."""
 
@@ -74,8 +76,8 @@ class Turns(SilentObserver):
 
     def on_burst(self, live: LiveRun) -> None:
         if not self._first:
-            # The steps before this call are the first ones, which load code.
-            self._turn(live.step)
+            if live.step >= WARM_UP:
+                self._turn(live.step)
             return
         mode = self._mode
         if mode != "without":
@@ -109,7 +111,7 @@ def main() -> None:
     steps, rounds, device = int(given.get("steps", 20)), int(given.get("rounds", 10)), given.get("device", "auto")
     turns = Turns(LiveViewer(Place()), steps)
     with tempfile.TemporaryDirectory() as folder:
-        total = (steps + 64) * rounds * len(MODES) if device != "cpu" else steps * rounds * len(MODES) + 1
+        total = WARM_UP + (steps if device == "cpu" else steps + 64) * rounds * len(MODES) + 1
         train(
             TrainRequest("builtin", out=Path(folder, "run"), steps=total, evaluate_views=0, device=device),
             observer=turns,

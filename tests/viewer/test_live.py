@@ -118,13 +118,13 @@ def test_memory_that_runs_out_for_a_picture_does_not_end_training(
     def renderer(_: LiveRun) -> Renderer:
         raise RuntimeError(told)
 
-    _, made = trained(tmp_path, joins=True, steps=200, look=Look(), renderer=renderer)
+    _, made = trained(tmp_path, joins=True, steps=500, look=Look(), renderer=renderer)
     assert made[0] > 0
     assert any(f"could not be drawn: {told}" in line for lines in said for line in lines)
 
 
 def test_hard_samples_of_the_nearest_photo_are_shown_while_it_trains(tmp_path: Path) -> None:
-    watcher, _ = trained(tmp_path, joins=True, steps=600, look=Look("hard"))
+    watcher, _ = trained(tmp_path, joins=True, steps=1000, look=Look("hard"))
     assert watcher.client is not None
     assert watcher.client.pictures
     # The photo has 16x16 pixels; the canvas, 64x48, has bars beside it.

@@ -25,7 +25,7 @@ from .presenter import Model
 from .server import ViewServer, address_of, require_viser
 from .things import occupied_points
 
-SHARE = 0.08
+SHARE = 0.05
 """Of the time, for pictures. The server's own threads take a little more."""
 
 _LONGEST = 1.0
