@@ -175,3 +175,43 @@ def test_missing_file_and_busy_folder_are_refused(folder: Path, capsys: pytest.C
     write(f'out = "p.toml"\n{SCENE}')
     assert main(["pipeline", "p.toml"]) == 4
     assert "is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[train]\nsteps = -5\n", "p.toml: [train] --steps must be between 1 and 2147483647, got -5."),
+        ('[export]\nto = "x.stl"\n', "x.stl: .stl is not a format to export to."),
+        ('[export]\nto = ["a.glb", "b.ply"]\n', "p.toml: [export]"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_what_a_command_would_refuse_is_found_before_any_stage_runs(
+    folder: Path, text: str, words: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("x.stl").touch()
+    write(f'out = "o"\nstages = ["train", "export"]\n{text}{SCENE}')
+    assert main(["pipeline", "p.toml", *more]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(folder.glob("o/scene*")), "no stage was started"
+
+
+def test_file_that_an_export_would_write_elsewhere_may_exist(folder: Path) -> None:
+    Path("model.safetensors").touch()
+    write(f'out = "o"\nstages = ["export"]\n{SCENE}')
+    assert main(["pipeline", "p.toml", "--dry-run"]) == 0
+
+
+def test_run_folders_are_no_place_for_a_pipeline(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    Path("run/manifest.json").write_text("{}")
+    write(SCENE)
+    assert main(["pipeline", "p.toml", "--out", "run"]) == 4
+    assert "/run of the pipeline is the folder of a run." in capsys.readouterr().err
+    assert [path.name for path in Path("run").iterdir()] == ["manifest.json"]
+
+
+def test_file_that_is_no_text_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.toml").write_bytes(b"\xff\x00")
+    assert main(["pipeline", "p.toml"]) == 2
+    assert "p.toml is not a text file in UTF-8." in capsys.readouterr().err

@@ -25,7 +25,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         return tomllib.loads(read_file(path, largest=_LARGEST).decode())
     except UnreadableFile as error:
         raise ConfigError(f"The {what} {path} {error.what}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"The {what} {path} is not a text file in UTF-8.", hint="Give a TOML file.") from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"The {what} {path} is not valid TOML: {error}.") from error
 
 

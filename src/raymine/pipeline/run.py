@@ -22,6 +22,7 @@ from typing import Literal
 
 from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, file_lock, obstacle, read_json, resource_error
+from raymine.run_files import is_run
 
 from .devices import GIB, LOST, Place, Process, best_place, places
 from .plan import Task, code_version, plan
@@ -94,10 +95,19 @@ class PipelineResult:
 More = Callable[[PipelineResult], list[Task]]
 
 
-def run_pipeline(pipeline: Pipeline, *, jobs: int | None = None, tell: Callable[[str], None]) -> PipelineResult:
-    """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder."""
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    jobs: int | None = None,
+    tell: Callable[[str], None],
+    check: Callable[[], None] | None = None,
+) -> PipelineResult:
+    """Run what must run. tell: receives lines about progress. `RunError` if another process uses the folder.
+
+    check: called before the first stage is started, if any must be; it may raise an error instead.
+    """
     with locked(pipeline.out, "pipeline"):
-        return run_tasks(pipeline, plan(pipeline), jobs=jobs, tell=tell)
+        return run_tasks(pipeline, plan(pipeline), jobs=jobs, tell=tell, check=check)
 
 
 def run_tasks(
@@ -108,13 +118,14 @@ def run_tasks(
     tell: Callable[[str], None],
     where: list[Place] | None = None,
     more: More | None = None,
+    check: Callable[[], None] | None = None,
 ) -> PipelineResult:
     """Run these tasks as a pipeline runs its own. The caller holds the lock of the folder.
 
     where: the places to use, instead of those of this machine. more: called with what is known so far when a place is
-    free and no task waits for one; returns further tasks, or [] if there are none now.
+    free and no task waits for one; returns further tasks, or [] if there are none now. check: see `run_pipeline`.
     """
-    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell, more).run()
+    return _Runner(pipeline, tasks, where or places(jobs or pipeline.jobs), tell, more, check).run()
 
 
 @contextlib.contextmanager
@@ -122,7 +133,7 @@ def locked(out: Path, what: str) -> Iterator[None]:
     """Keep other processes from the folder `out` within the block. what: a pipeline or a sweep, for messages."""
     from filelock import Timeout
 
-    fault = obstacle(out, folder=True)
+    fault = obstacle(out, folder=True) or ("is the folder of a run" if is_run(out) else None)
     if fault:
         raise RunError(f"The folder {out} of the {what} {fault}.", hint="Give another `out`.")
     try:
@@ -149,8 +160,10 @@ class _Runner:
         where: list[Place],
         tell: Callable[[str], None],
         more: More | None,
+        check: Callable[[], None] | None,
     ) -> None:
         self._pipeline = pipeline
+        self._check = check
         self._tell = tell
         self._code = code_version(pipeline.code)
         self._tasks: list[Task] = []
@@ -246,6 +259,9 @@ class _Runner:
         return place
 
     def _start(self, task: Task, progress: _Progress, place: Place) -> None:
+        if self._check is not None:
+            self._check()
+            self._check = None
         self._free.remove(place)
         progress.state, progress.attempts = "running", progress.attempts + 1
         task.forget()

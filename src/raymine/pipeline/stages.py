@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Result = dict[str, JSON]
 
+EXPORTED = "model.safetensors"
+"""What the stage `export` writes if the file does not say."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -133,7 +136,7 @@ def _scored(site: Site, printed: JSON) -> Result:
 
 
 def _exported(site: Site) -> list[Path]:
-    named = site.scene.options.get("export", {}).get("to", "model.safetensors")
+    named = site.scene.options.get("export", {}).get("to", EXPORTED)
     return [site.folder / f"export-{site.key}" / str(name) for name in (named if isinstance(named, list) else [named])]
 
 

@@ -18,7 +18,7 @@ from .. import output
 from .opening import open_run
 
 if TYPE_CHECKING:
-    from raymine.export.exporting import ExportReport
+    from raymine.export.exporting import ExportOptions, ExportReport
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Export:
     json: bool = False
     """Print one JSON document on stdout."""
 
-    def execute(self) -> int:
-        started = time.perf_counter()
-        from raymine.export.exporting import ExportOptions, export_model, options_of_each
+    def check(self) -> list[ExportOptions]:
+        """The options of each file. `ConfigError` for those that no run has a use for."""
+        from raymine.export.exporting import ExportOptions, options_of_each
 
         if not self.to:
             raise ConfigError("--to is missing.", hint="Give the file to write, such as --to model.glb.")
@@ -92,7 +92,13 @@ class Export:
             self.loader,
             self.overwrite,
         )
-        each = options_of_each(self.to, options)
+        return options_of_each(self.to, options)
+
+    def execute(self) -> int:
+        started = time.perf_counter()
+        from raymine.export.exporting import export_model
+
+        each = self.check()
         loaded = open_run(self.run, checkpoint=self.checkpoint, device=self.device, allow=self.allow)
         ready = time.perf_counter()
         model = loaded.exportable(self.time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from .. import output
-from .stage_options import require_commands
+from .stage_options import require_commands, require_sense
 
 if TYPE_CHECKING:
     from raymine.pipeline import Pipeline as Spec
@@ -57,6 +58,7 @@ class Pipeline:
         tasks = plan(pipeline)
         require_commands(pipeline, tasks)
         if self.dry_run:
+            require_sense(pipeline, tasks)
             told = explain(tasks, code_version(pipeline.code))
             rows = [(task.scene.name, task.name, verdict, why) for task, verdict, why in told]
             if self.json:
@@ -64,7 +66,8 @@ class Pipeline:
             else:
                 output.results().print(output.table("", ("scene", "stage", "", "because"), rows))
             return 0
-        result = run_pipeline(pipeline, jobs=self.jobs, tell=output.say)
+        check = functools.partial(require_sense, pipeline, tasks)
+        result = run_pipeline(pipeline, jobs=self.jobs, tell=output.say, check=check)
         lines = scores(result.results)
         document = {
             "file": str(self.file),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raymine.errors import ConfigError, did_you_mean
 from raymine.files import JSON
@@ -42,6 +42,30 @@ def require_commands(pipeline: Pipeline, tasks: list[Task]) -> None:
                     f"{pipeline.file}: [{task.name}] may not set `{name}`; the pipeline does.", hint=where
                 )
             require_fits(f"{pipeline.file}: [{task.name}]", task.name, name, value, COMMANDS)
+
+
+def require_sense(pipeline: Pipeline, tasks: list[Task]) -> None:
+    """Raise `ConfigError` for options of a stage that its command would refuse, whatever the scene or the run is.
+
+    That is for commands with a method `check`. It imports torch, which takes a second.
+    """
+    from raymine.pipeline.run import words_of
+    from raymine.pipeline.stages import EXPORTED
+
+    from ..app import COMMANDS, parse
+
+    for task in tasks:
+        options = dict(task.scene.options.get(task.name, {}))
+        if task.name == "export":
+            named = options.get("to", EXPORTED)
+            names = named if isinstance(named, list) else [named]
+            options["to"] = [str(task.folder / "export" / name) for name in names]
+        if hasattr(COMMANDS.get(task.name), "check"):
+            command: Any = parse(task.name, ["argument", *words_of(options)])
+            try:
+                command.check()
+            except ConfigError as error:
+                raise ConfigError(f"{pipeline.file}: [{task.name}] {error.message}", hint=error.hint) from error
 
 
 def require_fits(where: str, stage: str, name: str, value: JSON, commands: dict[str, type]) -> None:

@@ -176,6 +176,10 @@ class Train:
             profile=self.profile,
         )
 
+    def check(self) -> None:
+        """`ConfigError` for options that no scene has a use for."""
+        self.request()
+
     def execute(self) -> int:
         """Exit code 0 if the run reached its limit, 130 or 143 if a signal stopped it."""
         from .launcher import launch
