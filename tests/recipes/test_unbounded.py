@@ -18,10 +18,11 @@ from raymine.experiment import TrainRequest
 from raymine.experiment.prepare import prepare
 from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
-from raymine.losses import DistortionLoss, FreeSpaceLoss
+from raymine.losses import ColourLoss, DistortionLoss, FreeSpaceLoss, InterlevelLoss
 from raymine.rays import CameraRig
 from raymine.recipes.unbounded import FEW, LEVELS
 from raymine.samplers import OccupancyConfig
+from raymine.samplers.proposal import ProposalConfig
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
 from support.scene_writers import ring, write_colmap
 from support.scenes import ball_scene
@@ -119,14 +120,21 @@ def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     write_colmap(ring(), tmp_path / "capture")
     capture = prepare(TrainRequest(tmp_path / "capture", steps=1, device="cpu"))
     assert capture.config.recipe == "unbounded"
-    assert capture.scene.bounds.levels == LEVELS
     assert any(said.startswith("Recipe: unbounded, since") for said in capture.scene.decisions)
-    assert any(said.startswith(f"Bounds: unbounded samples {LEVELS} levels") for said in capture.scene.decisions)
+    on_cpu, on_cuda = (recipes.build("unbounded", capture.scene, device) for device in ("cpu", "cuda"))
+    assert isinstance(on_cpu.sampler, ProposalConfig)
+    assert on_cpu.levels == 0
+    assert {type(term) for term in on_cpu.loss} == {ColourLoss, InterlevelLoss, DistortionLoss}
+    assert isinstance(on_cuda.sampler, OccupancyConfig)
+    assert on_cuda.levels == LEVELS
     box = prepare(TrainRequest("builtin", steps=1, device="cpu"))
     assert box.config.recipe == "ngp"
 
 
-@pytest.mark.usefixtures("many")
+def far_reaching(scene: Scene, device: str) -> TrainConfig:
+    return replace(small(SCENE, device), levels=LEVELS)
+
+
 def test_run_of_a_capture_is_trained_resumed_and_opened_with_its_levels(tmp_path: Path) -> None:
     write_colmap(ring(), tmp_path / "capture")
     out = tmp_path / "run"
@@ -135,5 +143,7 @@ def test_run_of_a_capture_is_trained_resumed_and_opened_with_its_levels(tmp_path
     # Without a recipe, a resumed run keeps its own.
     again = raymine.train(tmp_path / "capture", steps=6, resume=True, **options)
     assert (again.config.recipe, again.step) == ("ngp", 6)
-    far = raymine.train(tmp_path / "capture", small, steps=4, out=tmp_path / "far", device="cpu", progress=False)
+    far = raymine.train(tmp_path / "capture", far_reaching, steps=4, out=tmp_path / "far", device="cpu", progress=False)
+    asked = prepare(TrainRequest(tmp_path / "capture", recipe=far_reaching, steps=1, device="cpu"))
+    assert any(f"far_reaching samples {LEVELS} levels" in said for said in asked.scene.decisions)
     assert raymine.load(tmp_path / "far").scene.bounds.levels == far.scene.bounds.levels == LEVELS
