@@ -1,4 +1,4 @@
-"""Makes a folder of scenes for a GPU machine that holds only what is copied to it: what raymine reads, and no more.
+"""Makes a small folder of scenes to copy to another machine: what raymine reads, and no more.
 
     python benchmarks/plans/carry.py OUT SCENE... [--most 64] [--smaller]
 

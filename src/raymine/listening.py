@@ -114,12 +114,11 @@ def listen(place: Place) -> socket.socket:
 
 def url_of(place: Place, bound: socket.socket) -> str:
     """The address to open on this machine, without the token."""
-    host = place.host if is_loopback(place.host) else socket.gethostname()
-    if place.host in ("0.0.0.0", "::", "") or not host:
+    host = place.host.strip("[]")
+    if host in ("0.0.0.0", "::"):
+        # Every address of this machine: a browser needs a name.
         host = socket.gethostname() or "127.0.0.1"
-    elif not is_loopback(place.host):
-        host = place.host
-    name = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{bound.getsockname()[1]}"
 
 

@@ -177,7 +177,7 @@ def test_invalid_request_creates_no_run_folder(tmp_path: Path, scene: Path) -> N
     refused(request(scene, out, overrides={"field.grid.levels": "many"}), ConfigError, "field.grid.levels", "'many'")
     huge = {"field.grid.levels": 32, "field.grid.features": 8, "field.grid.log2_entries": 24, "field.grid.finest": 2048}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raymine.experiment.memory.available_bytes", lambda _: 8 << 30)
+        patch.setattr("raymine.experiment.memory.available_bytes", lambda *_: 8 << 30)
         refused(request(scene, out, overrides=huge), ResourceError, "GiB of memory on cpu, and 8.0 GiB is free")
     (scene / "train/r_0.png").write_bytes((scene / "train/r_0.png").read_bytes()[:60])
     refused(request(scene, out), SceneError, "r_0.png")

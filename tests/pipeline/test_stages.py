@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from PIL import Image
 from raymine.pipeline import PipelineResult, SceneSpec, load_pipeline, run_pipeline
 from raymine.pipeline import run as module
 from raymine.pipeline.stages import STAGES, Site, folder_stamp, scene_stamp, stamp
+from raymine.pipeline.table import scores
 from support.depth_scene import write_depth_scene
 from support.disc_scene import write_scene_of_eight
 from support.in_this_process import InThisProcess
@@ -177,3 +179,10 @@ def test_best_checkpoint_is_evaluated_exported_and_verified() -> None:
     second = go()
     failed = next(task for task in second.tasks if task.state == "failed")
     assert failed.stage == "verify"
+
+
+def test_all_scores_of_an_evaluation_reach_the_table() -> None:
+    printed = {"psnr": 30.0, "ssim": 0.9, "lpips_alex": 0.1, "count": 1, "images": [{"name": "a", "psnr": 30.0}]}
+    eval_stage = next(stage for stage in STAGES.values() if stage.name == "eval")
+    found = eval_stage.result(cast(Site, None), printed)
+    assert scores({"s": {"eval": found}})[0].lpips_alex == 0.1

@@ -3,6 +3,7 @@
 from .finished.load import LoadedRun as LoadedRun
 from .finished.load import load_run as load_run
 from .finished.scores import choose_frames as choose_frames
+from .finished.scores import frames_by_name as frames_by_name
 from .finished.scores import score_frames as score_frames
 from .horizon import Replay as Replay
 from .observers import EvalInfo as EvalInfo

@@ -138,7 +138,10 @@ def make_ready(
             state = create_state(
                 config.train, loaded.train, seed=config.seed, device=device, pixels=pixels, ranks=ranks
             )
-            taken = None if begun or prepared.start is None else take(state, prepared.start, tuple(loaded.bank.digests))
+            taken = None
+            # Other ranks get the state of rank 0 before their first step.
+            if prepared.start is not None and ranks.leads and not begun:
+                taken = take(state, prepared.start, tuple(loaded.bank.digests))
             engine = engine_for(state, loaded.train)
     evaluate = None if views is None else _evaluator(scene, views, "held-out" if held_out else "test", engine)
     guard = None

@@ -199,11 +199,12 @@ class RaymineModule(LightningModule):
 
     def _ready_model(self, prepared: Prepared, amp: Amp | None, ranks: Ranks) -> _Model:
         data, scene, config, device = self._data, prepared.scene, prepared.config.train, prepared.device
-        require_memory(config, scene.bounds, device)
+        budget = prepared.bank_budget
+        require_memory(config, scene.bounds, device, ranks.sharing(device))
         with memory_errors(device):
             frames, _ = split_training(scene, data.hold_out, data.leave_out)
             depths = "depth" in targets_of(config.loss)
-            opened = self._resources.enter_context(open_data(scene, frames, device, None, depths=depths))
+            opened = self._resources.enter_context(open_data(scene, frames, device, None, depths=depths, budget=budget))
             state = create_state(config, opened.train, seed=self._seed, device=device, ranks=ranks)
             engine = engine_for(state, opened.train)
         views = data.validation_frames(scene)
@@ -212,7 +213,7 @@ class RaymineModule(LightningModule):
 
         @cache
         def quick() -> QuickEvaluation:
-            shown = self._resources.enter_context(open_data(scene, views, device, None)).train
+            shown = self._resources.enter_context(open_data(scene, views, device, None, budget=budget)).train
             return QuickEvaluation(shown, scene.background or (0.0, 0.0, 0.0))
 
         if ranks.leads:

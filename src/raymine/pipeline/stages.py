@@ -131,7 +131,8 @@ def _model(site: Site) -> JSON:
 
 
 def _scored(site: Site, printed: JSON) -> Result:
-    scores = {key: printed.get(key) for key in ("psnr", "ssim", "lpips", "count", "protocol", "step") if key in printed}
+    kept = ("psnr", "ssim", "lpips_alex", "lpips_vgg", "count", "protocol", "step")
+    scores = {key: printed[key] for key in kept if key in printed}
     return {**scores, "views": {v["name"]: v["psnr"] for v in printed.get("images", [])}}
 
 

@@ -22,7 +22,8 @@ class SceneScore:
     recipe: str = ""
     psnr: float | None = None
     ssim: float | None = None
-    lpips: float | None = None
+    lpips_alex: float | None = None
+    lpips_vgg: float | None = None
     views: int = 0
     protocol: str = ""
     protocol_sentence: str = ""
@@ -53,7 +54,8 @@ def mean(lines: list[SceneScore]) -> SceneScore:
         "mean",
         psnr=of("psnr"),
         ssim=of("ssim"),
-        lpips=of("lpips"),
+        lpips_alex=of("lpips_alex"),
+        lpips_vgg=of("lpips_vgg"),
         protocol=protocols.pop() if len(protocols) == 1 else "several",
         train_seconds=of("train_seconds"),
         wall=of("wall"),
@@ -67,15 +69,14 @@ def _score(scene: str, stages: dict[str, Result]) -> SceneScore:
     manifest = _manifest(Path(run)) if run else {}
     attempts = [attempt for attempt in manifest.get("attempts", []) if isinstance(attempt, dict)]
     found = stages.get("eval", {})
-    lpips, protocol = found.get("lpips"), found.get("protocol")
-    if isinstance(lpips, dict):
-        lpips = next(iter(lpips.values()), None)
+    protocol = found.get("protocol")
     return SceneScore(
         scene,
         recipe=manifest.get("recipe", ""),
         psnr=found.get("psnr"),
         ssim=found.get("ssim"),
-        lpips=lpips,
+        lpips_alex=found.get("lpips_alex"),
+        lpips_vgg=found.get("lpips_vgg"),
         views=found.get("count") or 0,
         protocol=protocol_of(found) if found else "",
         protocol_sentence=str(protocol.get("sentence", "")) if isinstance(protocol, dict) else "",

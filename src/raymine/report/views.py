@@ -16,7 +16,7 @@ from PIL import Image
 from raymine.errors import RaymineError
 from raymine.evaluate.metrics import psnr
 from raymine.evaluate.views import true_image
-from raymine.experiment import LoadedRun, choose_frames
+from raymine.experiment import LoadedRun, choose_frames, frames_by_name
 from raymine.export import render_view
 from raymine.pages.html import jpeg
 from raymine.pictures import error_picture
@@ -108,8 +108,7 @@ def _scaled(path: Path) -> bytes:
 
 def _rendered(loaded: LoadedRun, names: Sequence[str]) -> list[ShownView]:
     scene = loaded.scene
-    by_name = {scene.frames[i].image.stem: i for i in scene.of_split("test")}
-    frames = tuple(by_name[name] for name in names if name in by_name) or choose_frames(scene, "test", RENDERED)
+    frames = tuple(frames_by_name(scene, names).values()) or choose_frames(scene, "test", RENDERED)
     background = scene.background or (0.0, 0.0, 0.0)
     shown = []
     with open_bank(scene, frames) as images:

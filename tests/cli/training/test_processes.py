@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +78,14 @@ def test_gloo_uses_loopback_for_one_machine_and_what_the_user_says(monkeypatch: 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     processes._choose_interface(Place(0, 2, 0, 2))
     assert os.environ["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+
+
+def test_ranks_go_on_when_the_run_that_they_began_with_is_gone(scene: Path, starter: Starter, tmp_path: Path) -> None:
+    one = starter.start(["raymine", *TRAIN, "--steps", "2", "--out", "first"], {})
+    assert one.wait() == 0
+    for steps, more in (("2", []), ("4", ["--resume"])):
+        port = free_port()
+        begun = (*TRAIN, "--steps", steps, "--init-from", "first", "--out", "run", *more)
+        assert [each.wait() for each in [starter.rank(r, 2, port, *begun) for r in range(2)]] == [0, 0]
+        shutil.rmtree(tmp_path / "first/checkpoints", ignore_errors=True)
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["step"] == 4

@@ -13,7 +13,7 @@ from raymine.cli import main
 from raymine.evaluate import FitConfig, fit
 from raymine.evaluate.corrections import NO_EXPOSURE, corrections_of
 from raymine.evaluate.fit import FitChoice, ViewFit, starting_poses
-from raymine.experiment import LoadedRun, load_run, score_frames, train
+from raymine.experiment import LoadedRun, frames_by_name, load_run, score_frames, train
 from raymine.scenes.bank import open_bank
 from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
@@ -129,3 +129,15 @@ def test_output_of_eval_says_what_was_corrected(folder: Path, capsys: pytest.Cap
     assert "refined" not in told.out
     assert "may be too low" in " ".join(told.err.split())
     assert COUNT == 12
+
+
+def test_views_of_an_evaluation_are_found_by_name_where_names_repeat(loaded: LoadedRun) -> None:
+    """Cameras in folders of their own have photos of the same names, and an evaluation of some views numbers these."""
+    some = [loaded.scene.frames[0]] * 8
+    frames = tuple(replace(f, image=Path(f"cam{i // 4}/{i % 4}.png"), split="test") for i, f in enumerate(some))
+    scene = replace(loaded.scene, frames=frames)
+    assert frames_by_name(scene, ["0", "1", "2", "3", "0-2", "1-2", "2-2", "3-2"])["3-2"] == 7
+    # Of two views, evenly spread, the second has a name that the first camera has too.
+    assert frames_by_name(scene, ["2", "2-2"]) == {"2": 2, "2-2": 6}
+    assert frames_by_name(scene, ["5"]) == {}
+    assert frames_by_name(scene, []) == {}

@@ -35,6 +35,7 @@ class Beside(Saver):
             def record(self, *_: object) -> None: ...
 
         monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
         super().__init__(folder, 2, torch.device("cuda"))
 

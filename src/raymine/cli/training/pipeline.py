@@ -117,13 +117,13 @@ def _print(result: PipelineResult, lines: list[SceneScore]) -> None:
 def _print_scores(lines: list[SceneScore]) -> None:
     from raymine.pipeline.table import mean
 
-    lpips = ["LPIPS"] if any(line.lpips is not None for line in lines) else []
+    nets = [net for net in ("alex", "vgg") if any(getattr(line, f"lpips_{net}") is not None for line in lines)]
     device = ["GPU\nmemory"] if any(line.device_memory for line in lines) else []
-    numbers = ["PSNR\n(dB)", "SSIM", *lpips, "views", "steps", "trained", "in all", "memory", *device]
+    numbers = ["PSNR\n(dB)", "SSIM", *(f"LPIPS\n({net})" for net in nets), "views", "steps", "trained", "in all", "memory", *device]
 
     def row(line: SceneScore) -> list[str]:
         cells = [line.scene, line.recipe, output.number(line.psnr), output.number(line.ssim, 4)]
-        cells += [output.number(line.lpips, 4)] if lpips else []
+        cells += [output.number(getattr(line, f"lpips_{net}"), 4) for net in nets]
         cells += [str(line.views or "-"), str(line.step or "-")]
         cells += ["-" if value is None else output.duration(value) for value in (line.train_seconds, line.wall)]
         cells += ["-" if line.memory is None else output.size(line.memory)]

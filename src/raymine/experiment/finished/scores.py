@@ -9,6 +9,7 @@ from raymine.contracts import ImageSource, Scene, Split
 from raymine.errors import ConfigError, option
 from raymine.evaluate import Evaluation, FitConfig, Lpips, PictureChoice, evaluate_views
 from raymine.evaluate.corrections import corrections_of
+from raymine.evaluate.files import unique_names
 from raymine.evaluate.fit import fitted_scores
 from raymine.evaluate.protocol import protocol_of
 from raymine.rays import CameraRig
@@ -30,6 +31,13 @@ def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, .
     if views < 1:
         raise ConfigError(f"{option('views')} must be at least 1, got {views}.")
     return tuple(frames[int((i + 0.5) * len(frames) / views)] for i in range(views))
+
+
+def frames_by_name(scene: Scene, names: Sequence[str]) -> dict[str, int]:
+    """The frame of each view of an evaluation of the test split, whose file has `names`."""
+    frames = choose_frames(scene, "test", len(names)) if names and scene.of_split("test") else ()
+    found = dict(zip(unique_names([scene.frames[i].image.stem for i in frames]), frames, strict=True))
+    return {name: found[name] for name in names if name in found}
 
 
 def score_frames(

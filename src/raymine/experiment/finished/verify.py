@@ -16,7 +16,6 @@ from torch import Tensor
 from raymine import pictures
 from raymine.contracts import FieldInput, FieldOutput, Renderer
 from raymine.errors import ConfigError, RunError, option
-from raymine.evaluate.files import unique_names
 from raymine.evaluate.protocol import quantised
 from raymine.export import snapshot_loader
 from raymine.export.onnx_file import OnnxField
@@ -27,6 +26,7 @@ from raymine.render import VolumeRenderer
 from raymine.run_files import CHECKPOINTS, EVALUATION, list_steps
 
 from .load import LoadedRun, load_run
+from .scores import frames_by_name
 
 LEVELS = 1
 """Levels of 255 by which a pixel may differ where it is rendered by other code or on another device."""
@@ -77,10 +77,8 @@ def _evaluated(loaded: LoadedRun, folder: Path) -> list[tuple[int, Path]]:
         listed = [view["name"] for view in read_json(folder / Path(EVALUATION).name)["images"]]
     except (UnreadableFile, KeyError, TypeError) as error:
         raise RunError(f"{loaded.run.path} has no evaluation to compare with.", hint=hint) from error
-    test = loaded.scene.of_split("test") or loaded.scene.of_split("val")
-    names = unique_names([loaded.scene.frames[i].image.stem for i in test])
-    frames = dict(zip(names, test, strict=True))
-    found = [(frames[name], folder / "images" / f"{name}-pred.png") for name in listed if name in frames]
+    frames = frames_by_name(loaded.scene, listed)
+    found = [(frame, folder / "images" / f"{name}-pred.png") for name, frame in frames.items()]
     kept = [(frame, picture) for frame, picture in found if picture.is_file()]
     if not kept:
         raise RunError(f"The evaluation of {loaded.run.path} kept no pictures to compare with.", hint=hint)
