@@ -68,14 +68,12 @@ def test_opacity_picture_is_grey() -> None:
     assert pictures.opacity_picture(np.array([[0.0, 0.5, 1.0]])).tolist() == [[[0] * 3, [128] * 3, [255] * 3]]
 
 
-def test_error_picture_shows_absolute_or_signed_errors() -> None:
+def test_error_picture_shows_absolute_errors() -> None:
     truth = np.full((1, 3, 3), 0.5)
     predicted = truth + np.array([0.0, 0.3, -0.3])[None, :, None]
     absolute = pictures.error_picture(predicted, truth)
     assert absolute[0, 0].tolist() == pictures.colour_map(np.array(0.0)).tolist()
     assert absolute[0, 1].tolist() == absolute[0, 2].tolist() == pictures.colour_map(np.array(1.0)).tolist()
-    signed = pictures.error_picture(predicted, truth, signed=True)
-    assert signed[0].tolist() == [[255, 255, 255], [255, 0, 0], [0, 0, 255]]
 
 
 def test_contact_sheet_places_every_panel_and_clips_labels() -> None:

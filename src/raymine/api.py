@@ -49,7 +49,7 @@ from raymine.export.exporting import ExportFormat, ExportOptions, ExportReport, 
 from raymine.export.model import World
 from raymine.export.paths import require_moment
 from raymine.recipes import AUTO, AnyRecipe
-from raymine.recipes.policies import fitting_overrides, policy_overrides
+from raymine.recipes.policies import fitting_overrides, pixel_overrides, policy_overrides
 from raymine.recipes.techniques import Techniques
 from raymine.scenes.bank import open_bank
 
@@ -152,7 +152,7 @@ def train(
             profile=bool(profile),
             overrides={
                 **({} if mining is None else policy_overrides(str(mining))),
-                **({} if pixels is None else {"pixels.policy": pixels}),
+                **({} if pixels is None else pixel_overrides(str(pixels))),
                 **fitting_overrides(poses=bool(refine_poses), exposure=bool(exposure)),
                 **(overrides or {}),
             },

@@ -300,6 +300,17 @@ def _parse_int(text: str) -> int | float:
     return value if -(2**63) <= value < 2**64 else float(text)
 
 
+def flattened(value: JSON, name: str = "") -> dict[str, JSON]:
+    """The leaves of a JSON value by dotted name, such as `loss[0].delta`. Lists of plain values are leaves."""
+    if isinstance(value, dict) and value:
+        items = [(f"{name}.{key}" if name else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        items = [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        return {name: value} if name else {}
+    return {leaf: found for key, item in items for leaf, found in flattened(item, key).items()}
+
+
 def write_json(path: Path, value: JSON, what: str, *, hint: str | None = None) -> None:
     """Write `value` to `path` atomically; `what` and `hint` are the action and the remedy for error messages."""
     data = json_bytes(value)

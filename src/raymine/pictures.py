@@ -125,24 +125,17 @@ def hardness_limit(hardness: np.ndarray) -> float:
     return float(np.percentile(np.nan_to_num(hardness), 99))
 
 
-def error_picture(
-    predicted: np.ndarray, truth: np.ndarray, *, signed: bool = False, full_scale: float = 0.25
-) -> np.ndarray:
-    """Two [H, W, 3] float images -> a picture of their difference, averaged over the channels.
+def error_picture(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Two [H, W, 3] float images -> a picture of their absolute difference, averaged over the channels.
 
-    Absolute: dark is equal, light yellow is `full_scale` or more apart. Signed: white is equal, red where the
-    prediction is too bright, blue where it is too dark.
+    Dark is equal, light yellow is a quarter of the range or more apart.
     """
     # Channel by channel: the whole difference in float64 takes three times the memory and twice the time.
     total = np.zeros(predicted.shape[:2])
     for channel in range(3):
         difference = np.subtract(predicted[..., channel], truth[..., channel], dtype=np.float64)
-        total += difference if signed else np.abs(difference, out=difference)
-    if not signed:
-        return colour_map(total / 3.0 / full_scale)
-    amount = np.clip(total / 3.0 / full_scale, -1.0, 1.0)
-    up, down = np.maximum(amount, 0.0), np.maximum(-amount, 0.0)
-    return to_uint8(np.stack([1.0 - down, 1.0 - up - down, 1.0 - up], axis=-1))
+        total += np.abs(difference, out=difference)
+    return colour_map(total / 3.0 / 0.25)
 
 
 def contact_sheet(panels: Sequence[tuple[str, np.ndarray]], *, gap: int = 8) -> np.ndarray:

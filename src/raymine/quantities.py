@@ -1,4 +1,4 @@
-"""Quantities as text: durations and sizes."""
+"""Quantities as text (durations and sizes), and some of many."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def spread(count: int, most: int) -> range | list[int]:
+    """At most `most` indices below `count`, evenly spread; all of them if there are no more."""
+    return range(count) if count <= most else [(2 * i + 1) * count // (2 * most) for i in range(most)]

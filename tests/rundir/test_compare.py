@@ -60,4 +60,4 @@ def test_a_folder_without_a_config_compares_as_empty(tmp_path: Path) -> None:
 
 
 def test_flattened_names_leaves_with_dots() -> None:
-    assert flattened({"a": {"b": [1, 2]}, "c": [{"d": 1}], "e": {}}) == {"a.b": [1, 2], "c.0.d": 1, "e": {}}
+    assert flattened({"a": {"b": [1, 2]}, "c": [{"d": 1}], "e": {}}) == {"a.b": [1, 2], "c[0].d": 1, "e": {}}

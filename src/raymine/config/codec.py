@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 from raymine.errors import ConfigError, RaymineError
-from raymine.files import JSON
+from raymine.files import JSON, flattened
 
 from .types import allowed, import_path, is_frozen, resolve
 
@@ -58,7 +58,7 @@ def digest(data: JSON) -> str:
 
 def differences(stored: JSON, asked: JSON, *, stored_in: str = "in the run") -> list[str]:
     """One line per value that differs, such as `train.field.levels: 8 in the run, 16 asked`; [] if they are equal."""
-    before, after = dict(_flatten(stored)), dict(_flatten(asked))
+    before, after = flattened(stored), flattened(asked)
     lines = []
     for name in [*before, *(n for n in after if n not in before)]:
         old, new = (json.dumps(side[name]) if name in side else "absent" for side in (before, after))
@@ -81,7 +81,7 @@ def replace_fields(config: T, overrides: Mapping[str, Any]) -> T:
             hint = _hint_within(here, hint, key)
             here = here[key] if _holds(here, key) else None
         if not (_holds(here, last) or last in _settings(here, hint)):
-            known = sorted({n for n, _ in _flatten(data)})
+            known = sorted(flattened(data))
             raise ConfigError(f"There is no setting `{name}`.", hint=_suggest(name, known))
         here[last] = _encode_override(value, _hint_within(here, hint, last), name)
     return from_json(type(config), data)
@@ -120,17 +120,6 @@ def _encode_override(value: Any, hint: Any, where: str) -> JSON:
     items = value if isinstance(value, (list, tuple)) else (value,)
     is_json = not any(dataclasses.is_dataclass(item) for item in items)
     return to_json(value) if is_json else _encode(value, hint, where)
-
-
-def _flatten(data: JSON, prefix: str = "") -> typing.Iterator[tuple[str, JSON]]:
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(data, list) and any(isinstance(item, dict) for item in data):
-        for i, item in enumerate(data):
-            yield from _flatten(item, f"{prefix}[{i}]")
-    else:
-        yield prefix, data
 
 
 def _suggest(name: str, known: list[str]) -> str:

@@ -184,7 +184,7 @@ def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device, sh
     needed, free = estimate_bytes(config, bounds, device.type), available_bytes(device, sharing)
     if needed > free:
         raise ResourceError(
-            f"Training needs about {_gib(needed)} of memory on {device}, and {_gib(free)} is free.",
+            f"Training needs about {size(needed)} of memory on {device}, and {size(free)} is free.",
             hint="Make the model smaller (field.grid.log2_entries, batch.samples), or free some memory.",
         )
 
@@ -219,7 +219,3 @@ def _ran_out(device: torch.device, error: BaseException) -> ResourceError:
         hint=f"Train with a larger {option('downscale')} or a smaller batch (batch.samples), or free some memory."
         + (f" The limit is {option('gpu_memory')}." if _limits else ""),
     )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

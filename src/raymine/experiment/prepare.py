@@ -15,6 +15,7 @@ from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
 from raymine.files import expanded
 from raymine.kernels import dispatch
+from raymine.quantities import spread
 from raymine.rays import CameraRig
 from raymine.recipes.techniques import with_techniques
 from raymine.scenes import load_scene, scene_digest
@@ -129,15 +130,15 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
     if scene.reaching(train.levels) is not scene:
         scene = scene.reaching(train.levels)
         told = f"Bounds: {name} samples {scene.bounds.levels} levels, for a background that nothing was measured on."
-        scene = replace(scene, decisions=(*scene.decisions, told))
+        scene = _told(scene, (told,))
     if scene.moves and not getattr(train.field, "dynamic", False):
         static = f"Frames carry a time, but the recipe {name} is static: what moves will be blurred."
-        scene = replace(scene, warnings=(*scene.warnings, static))
+        scene = _told(scene, (), (static,))
     twin = recipes.twin_of(request.recipe, base, scene, device.type)
     asked = name
     if twin is not None and name in recipes.RECIPES:
         same = f"Recipe: on a {device.type.upper()} `{name}` is `{twin}`, and the run is recorded as that."
-        scene = replace(scene, decisions=(*scene.decisions, same))
+        scene = _told(scene, (same,))
         name = twin
     if start is not None:
         own_field = any(key.partition(".")[0] == "field" for key in request.overrides)
@@ -163,13 +164,13 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
     if left_out:
         names = training_names(scene)
         told = f"Left out: {len(left_out)} of {len(scene.of_split('train'))} training images: "
-        scene = replace(scene, decisions=(*scene.decisions, told + ", ".join(names[i] for i in left_out) + "."))
+        scene = _told(scene, (told + ", ".join(names[i] for i in left_out) + ".",))
     trained, held_out = split_training(scene, request.hold_out, request.leave_out)
     if held_out:
         share = f"{len(held_out)} of {len(trained) + len(held_out)} training views"
         told = f"Held out: {share}; they are not trained on, and they select the best checkpoint."
-        scene = replace(scene, decisions=(*scene.decisions, told))
-    scene = replace(scene, warnings=(*scene.warnings, *fitting_warnings(train, scene, trained)))
+        scene = _told(scene, (told,))
+    scene = _told(scene, (), fitting_warnings(train, scene, trained))
     decided = stored is not None or request.replay is not None
     placed = _place_images(train, scene, trained, device, decided=decided, sharing=ranks.sharing(device))
     train = replace(train, image_memory=placed.memory)
@@ -268,7 +269,7 @@ def open_data(
 def evaluation_frames(scene: Scene, count: int | None = None) -> tuple[int, ...]:
     """Frames of the test split, else of the validation split; `count` evenly spread ones, or all if None."""
     frames = scene.of_split("test") or scene.of_split("val")
-    return frames if count is None or count >= len(frames) else _spread(frames, count)
+    return frames if count is None else tuple(frames[i] for i in spread(len(frames), count))
 
 
 def split_training(
@@ -291,13 +292,8 @@ def split_training(
             f"{option('hold_out', hold_out)} leaves nothing to train on: the scene has {len(frames)} training views.",
             hint=f"Hold out at most {max(0, len(frames) - 1)}.",
         )
-    held_out = _spread(frames, hold_out)
+    held_out = tuple(frames[i] for i in spread(len(frames), hold_out))
     return tuple(frame for frame in frames if frame not in held_out), held_out
-
-
-def _spread(frames: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """`count` evenly spread frames; `count` is at most their number."""
-    return tuple(frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count))
 
 
 def _limits(request: TrainRequest, train: TrainConfig, stored: RunConfig | None) -> tuple[int | None, float | None]:

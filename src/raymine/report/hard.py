@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from raymine.errors import RaymineError
 from raymine.experiment import LoadedRun
 from raymine.pages.html import jpeg
+from raymine.quantities import spread
 from raymine.scenes.bank import open_bank
 from raymine.scenes.names import training_names
 
@@ -48,9 +49,9 @@ def hard_pictures_of(load: Callable[[], LoadedRun], *, names: Sequence[str] = ()
 
 def _computed(loaded: LoadedRun, names: Sequence[str]) -> tuple[HardPicture, ...]:
     scene, trained = loaded.scene, loaded.trained
-    named, count = training_names(scene), min(SHOWN, len(trained))
-    spread = tuple(trained[int((i + 0.5) * len(trained) / count)] for i in range(count))
-    frames = tuple(frame for frame in trained if named[frame] in names) or spread
+    named = training_names(scene)
+    some = tuple(trained[i] for i in spread(len(trained), SHOWN))
+    frames = tuple(frame for frame in trained if named[frame] in names) or some
     made = []
     with open_bank(scene, frames) as images:
         for index, frame in enumerate(frames):

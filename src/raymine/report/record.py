@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raymine import checkpoint
-from raymine.files import JSON, UnreadableFile, read_json
+from raymine.files import UnreadableFile, flattened, read_json
 from raymine.metrics_log import Row, read_rows
 from raymine.rundir import Manifest, RunDir, summarise_run
 
@@ -113,7 +112,7 @@ class RunRecord:
     @property
     def setting_values(self) -> dict[str, str]:
         """Every setting of the config by its dotted name."""
-        return dict(_flat(self.config, ""))
+        return {name: "none" if value is None else str(value) for name, value in flattened(self.config).items()}
 
     @property
     def policy(self) -> str:
@@ -178,17 +177,6 @@ def _ratio(rows: list[Row]) -> float | None:
     marched = sum(float(row["marched"]) for row in rows if _is_number(row.get("marched")))
     trained = sum(float(row["trained"]) for row in rows if _is_number(row.get("trained")))
     return trained / marched if marched else None
-
-
-def _flat(value: JSON, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for index, item in enumerate(value):
-            yield from _flat(item, f"{name}[{index}]")
-    else:
-        yield name, "none" if value is None else str(value)
 
 
 def _is_number(value: object) -> bool:

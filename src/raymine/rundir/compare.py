@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from raymine.files import JSON, UnreadableFile, read_json
+from raymine.files import JSON, UnreadableFile, flattened, read_json
 from raymine.run_files import CONFIG, IMAGES, MANIFEST
 
 from .summary import RunSummary, summarise_run
@@ -71,18 +71,6 @@ def origins(first: Path, second: Path) -> tuple[Difference, ...]:
         counts = [f"{len(each)} images" for each in recorded]
         images = [Difference(f"{len(images)} images, {images[0].what.removeprefix('image ')} first", *counts)]
     return (*found, *images)
-
-
-def flattened(value: JSON, name: str = "") -> dict[str, JSON]:
-    """The leaves of a JSON value by dotted name. Lists of plain values are leaves."""
-    if isinstance(value, dict) and value:
-        leaves: dict[str, JSON] = {}
-        for key, item in value.items():
-            leaves |= flattened(item, f"{name}.{key}" if name else str(key))
-        return leaves
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return flattened({str(i): item for i, item in enumerate(value)}, name)
-    return {name: value} if name else {}
 
 
 def _differences(a: dict[str, JSON], b: dict[str, JSON]) -> list[Difference]:

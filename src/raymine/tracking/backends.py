@@ -96,7 +96,8 @@ class MlflowSink:
             self._client.update_run(self._run, status="RUNNING")
         # A parameter of MLflow cannot be changed, and a resumed run may have more steps than it began with.
         known = {} if begun is None else begun.data.params
-        for name, value in run.settings.items():
+        for setting, value in run.settings.items():
+            name = setting.replace("[", ".").replace("]", "")  # MLflow takes no brackets
             if name not in known:
                 self._client.log_param(self._run, name, str(value)[:500])
 

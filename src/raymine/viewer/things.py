@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raymine.contracts import Renderer
+from raymine.quantities import spread
 from raymine.samplers import OccupancySampler
 from raymine.toolkit.occupancy_update import above_limit, grid_coordinates
 
@@ -22,11 +23,6 @@ MOST_CAMERAS = 150
 MOST_POINTS = 60_000
 THUMBNAIL = 160
 """Pixels of the longer side of a photo in a frustum."""
-
-
-def spread(count: int, most: int) -> list[int]:
-    """At most `most` indices below `count`, evenly spread."""
-    return list(range(count)) if count <= most else [int((i + 0.5) * count / most) for i in range(most)]
 
 
 def frustum_scale(poses: np.ndarray) -> float:

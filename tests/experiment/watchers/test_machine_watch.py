@@ -40,7 +40,7 @@ def test_share_of_time_spent_waiting_is_reported_and_warned_about_once() -> None
     warnings = [event for event in events if event.level == "warning"]
     assert [event.kind for event in warnings] == ["data-wait"]
     assert warnings[0].message.startswith("42 % of step time waits for images: ")
-    assert "memory 1024 MB" in events[0].message
+    assert "memory 1.0 GiB" in events[0].message
 
 
 def test_each_problem_of_the_machine_has_its_sentence() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from raymine.contracts import ImageSource, ReadsRows
-from raymine.errors import ConfigError, ResourceError
 from raymine.scenes.bank import open_bank
 from support.bank_scenes import noise, noise_scene, opened, save, scene_of
 
@@ -81,21 +80,6 @@ def test_gather_out_of_range_or_after_close_raises(tmp_path: Path, mapped: bool)
     with pytest.raises(ValueError, match="has been closed"):
         bank.gather(one, one, one)
     bank.close()
-
-
-def test_as_tensor_returns_all_images_if_they_fit_and_are_alike(tmp_path: Path) -> None:
-    photos = noise_scene(tmp_path / "photos")
-    with opened(photos, tmp_path) as bank:
-        whole = bank.as_tensor()
-        assert whole.dtype == torch.uint8
-        assert tuple(whole.shape) == (6, 5, 7, 3)
-        np.testing.assert_array_equal(whole[4].numpy(), noise(4, 5, 7))
-        bank._budget = 10
-        with pytest.raises(ResourceError, match="One tensor of all images needs"):
-            bank.as_tensor()
-    mixed = scene_of(tmp_path, [(photos.frames[0].image, 7, 5), (save(tmp_path / "b.png", noise(2, 4, 3, 4)), 3, 4)])
-    with opened(mixed, tmp_path / "2") as bank, pytest.raises(ConfigError, match="3x4 with 4 channels, 7x5 with 3"):
-        bank.as_tensor()
 
 
 def test_rows_are_read_as_the_image_has_them(tmp_path: Path) -> None:

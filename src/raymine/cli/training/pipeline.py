@@ -119,7 +119,8 @@ def _print_scores(lines: list[SceneScore]) -> None:
 
     nets = [net for net in ("alex", "vgg") if any(getattr(line, f"lpips_{net}") is not None for line in lines)]
     device = ["GPU\nmemory"] if any(line.device_memory for line in lines) else []
-    numbers = ["PSNR\n(dB)", "SSIM", *(f"LPIPS\n({net})" for net in nets), "views", "steps", "trained", "in all", "memory", *device]
+    headers = [f"LPIPS\n({net})" for net in nets]
+    numbers = ["PSNR\n(dB)", "SSIM", *headers, "views", "steps", "trained", "in all", "memory", *device]
 
     def row(line: SceneScore) -> list[str]:
         cells = [line.scene, line.recipe, output.number(line.psnr), output.number(line.ssim, 4)]

@@ -19,6 +19,7 @@ import numpy as np
 
 from raymine.errors import ResourceError, option
 from raymine.kernels.philox.op import Stream, words
+from raymine.quantities import size
 
 BAND = 1 << 18
 """Pixels of a band, about: 1 MB on the device. Small, so that many images have a part in the window at once."""
@@ -120,7 +121,7 @@ def plan_rotation(bands: Bands, memory: int, bytes_per_pixel: int, seed: int) ->
     window = places - AHEAD * moved
     if window < moved:
         raise ResourceError(
-            f"The images need at least {((AHEAD + 1) * each >> 20) + 1} MB on the device, and have {memory >> 20} MB.",
+            f"The images need at least {size((AHEAD + 1) * each)} on the device, and have {size(memory)}.",
             hint=f"Give the run more memory ({option('gpu_memory')}), or use smaller images ({option('downscale')}).",
         )
     return Rotation(len(bands), window, moved, seed)

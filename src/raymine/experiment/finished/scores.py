@@ -12,6 +12,7 @@ from raymine.evaluate.corrections import corrections_of
 from raymine.evaluate.files import unique_names
 from raymine.evaluate.fit import fitted_scores
 from raymine.evaluate.protocol import protocol_of
+from raymine.quantities import spread
 from raymine.rays import CameraRig
 
 from .load import LoadedRun
@@ -26,11 +27,9 @@ def choose_frames(scene: Scene, split: Split, views: int | None) -> tuple[int, .
         raise ConfigError(
             f"{option('split', split)}: the scene {scene.root} has no such images.", hint=f"It has: {there}."
         )
-    if views is None or views >= len(frames):
-        return frames
-    if views < 1:
+    if views is not None and views < 1:
         raise ConfigError(f"{option('views')} must be at least 1, got {views}.")
-    return tuple(frames[int((i + 0.5) * len(frames) / views)] for i in range(views))
+    return frames if views is None else tuple(frames[i] for i in spread(len(frames), views))
 
 
 def frames_by_name(scene: Scene, names: Sequence[str]) -> dict[str, int]:

@@ -8,9 +8,9 @@ import torch
 
 from raymine.config import RunConfig
 from raymine.contracts import StepReport
+from raymine.files import flattened
 from raymine.monitor import Monitor
 from raymine.rundir import RunDir
-from raymine.rundir.compare import flattened
 from raymine.tracking import RunDescription, SinkThread, make_sink
 
 from ..observers import Event, Observer, Observers

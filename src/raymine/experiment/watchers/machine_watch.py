@@ -8,6 +8,7 @@ from dataclasses import asdict
 from raymine.errors import option
 from raymine.files import JSON
 from raymine.monitor import Monitor, Sample
+from raymine.quantities import size
 
 from ..observers import Event, LiveRun, SilentObserver
 
@@ -94,10 +95,10 @@ def warnings_of(
         and sample.free is not None
         and sample.free < _LOW_MEMORY * (sample.memory + sample.free)
     ):
-        told = f"only {sample.free >> 20} MB of memory are free: close other programs, or use {option('downscale', 2)}"
+        told = f"only {size(sample.free)} of memory are free: close other programs, or use {option('downscale', 2)}"
         found.append(("low-memory", told))
     if sample.gpu_memory is not None and sample.gpu_total and sample.gpu_memory > _FULL_GPU * sample.gpu_total:
-        told = f"the memory of the GPU is full ({sample.gpu_memory >> 20} of {sample.gpu_total >> 20} MB)"
+        told = f"the memory of the GPU is full ({size(sample.gpu_memory)} of {size(sample.gpu_total)})"
         found.append(("full-gpu", told))
     return found
 
@@ -109,9 +110,9 @@ def _words(sample: Sample, waiting: float | None) -> str:
     if sample.gpu is not None:
         told.append(f"GPU {sample.gpu * 100:.0f} %")
     if sample.memory is not None:
-        told.append(f"memory {sample.memory >> 20} MB")
+        told.append(f"memory {size(sample.memory)}")
     if sample.gpu_memory is not None:
-        told.append(f"GPU memory {sample.gpu_memory >> 20} MB")
+        told.append(f"GPU memory {size(sample.gpu_memory)}")
     if waiting is not None:
         told.append(f"waiting for images {waiting * 100:.1f} %")
     return ", ".join(told)

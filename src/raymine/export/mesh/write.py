@@ -17,8 +17,6 @@ from raymine.files import atomic_file, staging_folder
 
 from .extract import Mesh, require
 
-SUFFIXES = (".glb", ".ply", ".obj")
-
 
 def placed(mesh: Mesh, placement: Placement) -> Mesh:
     """The mesh in another world."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from raymine.caches import Use, evict, parse_size
 from raymine.contracts import Scene
-from raymine.errors import ConfigError, ResourceError, option
+from raymine.errors import ConfigError, ResourceError
 from raymine.files import UnreadableFile
 from raymine.machine import cores
 from raymine.quantities import size
@@ -48,13 +48,12 @@ class ImageBank:
     Use `open_bank` to get one. Several threads may read at once. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, pack: PackReader, index: Index, memory_budget: int, use: Use | None = None) -> None:
+    def __init__(self, pack: PackReader, index: Index, use: Use | None = None) -> None:
         self._pack = pack
         self._use = use
         self.waited = 0.0
         """Seconds that callers have waited in `gather`."""
         self._index = index
-        self._budget = memory_budget
         self._table = np.array(
             [[s.offset, s.height, s.width, s.channels, s.mask_offset] for s in index.slots], np.int64
         )
@@ -148,30 +147,6 @@ class ImageBank:
         elif mask is not None:
             mask[:] = 255
 
-    def as_tensor(self) -> Tensor:
-        """All images as one tensor [I, H, W, C] uint8 on the CPU (a copy); C is 3 or 4.
-
-        ConfigError unless all images have the same size and channels and no mask. ResourceError if the copy would
-        exceed the memory budget.
-        """
-        self._check_open()
-        shapes = sorted({(s.height, s.width, s.channels) for s in self._index.slots})
-        if len(shapes) > 1 or any(s.masked for s in self._index.slots):
-            found = "masks" if len(shapes) == 1 else ", ".join(f"{w}x{h} with {c} channels" for h, w, c in shapes[:4])
-            raise ConfigError(
-                f"The image bank cannot be one tensor: its images must share size and channels and have no mask; "
-                f"found {found}.",
-                hint="Use `gather`, which takes any mixture.",
-            )
-        if self.nbytes > self._budget:
-            raise ResourceError(
-                f"One tensor of all images needs {self.nbytes >> 20} MB; the memory budget is {self._budget >> 20} MB.",
-                hint=f"Raise the memory budget or use smaller images ({option('downscale')}).",
-            )
-        whole = torch.empty((len(self), *shapes[0]), dtype=torch.uint8)
-        self._pack.read_into(0, whole.numpy())
-        return whole
-
     def close(self) -> None:
         """Close the file. The bank cannot be read afterwards. Closing it again has no effect."""
         self._pack.close()
@@ -259,7 +234,7 @@ def open_bank(
         if use is not None:
             use.close()
         raise
-    bank = ImageBank(pack, index, budget, use or Use.begin(folder))
+    bank = ImageBank(pack, index, use or Use.begin(folder))
     if ready is None and cache_dir is None:
         _keep_budget(say)
     return bank
