@@ -76,7 +76,7 @@ def test_a_module_imports_only_layers_below(path: Path) -> None:
         assert LEVEL[other] < LEVEL[own], f"{own} may not import {other}"
 
 
-SHARED = ("dispatch", "packed", "contraction", "activations", "threads", "compiling")
+SHARED = ("dispatch", "packed", "contraction", "activations", "threads", "compiling", "checks", "inverse_cdf")
 """Modules of `kernels` that belong to no op."""
 
 
@@ -89,6 +89,9 @@ def test_other_packages_import_ops_through_their_op_module_only() -> None:
             if "raymine.kernels." in line and "import" in line:
                 shared = any(f"raymine.kernels.{name} import" in line for name in SHARED)
                 assert ".op import" in line or shared, f"{path}: {line.strip()}"
+            if "from raymine.kernels import " in line:
+                names = {name.split()[0] for name in line.partition(" import ")[2].split(",")}
+                assert names <= set(SHARED), f"{path}: {line.strip()}"
 
 
 def test_test_files_mirror_source_files() -> None:

@@ -118,10 +118,8 @@ def test_picture_is_abandoned_when_the_camera_moves_meanwhile(loaded: LoadedRun)
             presenter.moved(client)
             return loaded.renderer.render(rays, background)
 
-    import raymine.viewer.draw as drawing
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_PIECE", 1000)
+        patch.setattr("raymine.export.frames.WATCHED_PIECE", 1000)
         assert not presenter.draw_next(Model(Moves(), no_photos))
     assert client.pictures == []
     assert presenter._screens[1].stage == 0

@@ -19,7 +19,7 @@ from raymine.kernels.composite.op import composite
 from raymine.rays import rays_for_camera
 from raymine.render import SEEN, first_pass
 from raymine.samplers.occupancy import OccupancySampler
-from raymine.toolkit.boxes import intersect
+from raymine.toolkit.boxes import Crossing, intersect
 from raymine.toolkit.occupancy_update import above_limit
 
 from .paths import novel_camera
@@ -226,11 +226,15 @@ class Box:
         inverse = torch.from_numpy(np.linalg.inv(self.frame)).to(rays.origins)
         unit = rays.origins.new_tensor([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]])
         origins = rays.origins @ inverse[:3, :3].T + inverse[:3, 3]
-        crossing = intersect(origins, rays.directions @ inverse[:3, :3].T, unit)
-        hit = crossing.hit[:, 0]
-        near = torch.maximum(rays.near, torch.where(hit, crossing.t_near[:, 0], rays.far))
-        far = torch.minimum(rays.far, torch.where(hit, crossing.t_far[:, 0], rays.near))
-        return replace(rays, near=near, far=torch.maximum(near, far))
+        return within(rays, intersect(origins, rays.directions @ inverse[:3, :3].T, unit))
+
+
+def within(rays: Rays, crossing: Crossing) -> Rays:
+    """The parts of rays that lie in a box, which they cross there; a ray that misses it has no length."""
+    hit = crossing.hit[:, 0]
+    near = torch.maximum(rays.near, torch.where(hit, crossing.t_near[:, 0], rays.far))
+    far = torch.minimum(rays.far, torch.where(hit, crossing.t_far[:, 0], rays.near))
+    return replace(rays, near=near, far=torch.maximum(near, far))
 
 
 def box_of(scene: Scene, corners: tuple[float, ...] | None, world: World) -> Box:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from raymine import pictures
 from raymine._version import __version__
 from raymine.errors import ConfigError
 from raymine.experiment import LoadedRun
@@ -34,9 +33,6 @@ _ROUTES = {
 
 _GRACE = 10.0
 """Seconds for requests that wait when the service is stopped."""
-
-_PIECE = 1 << 15
-"""Rays between two looks at the time limit."""
 
 
 class RenderService:
@@ -147,7 +143,6 @@ class RenderService:
         return made, request.format
 
     def _draw(self, request: ViewRequest, unwanted: Callable[[], bool]) -> np.ndarray:
-        cpu = self._loaded.device.type == "cpu"
         view = render_view(
             self._loaded.renderer,
             request.camera,
@@ -156,9 +151,6 @@ class RenderService:
             background=request.background,
             time=request.time,
             device=self._loaded.device,
-            piece=_PIECE if cpu else 1 << 20,
             unwanted=unwanted,
         )
-        if request.kind == "depth":
-            return pictures.depth_picture(view.depth, view.opacity)
-        return pictures.opacity_picture(view.opacity) if request.kind == "opacity" else pictures.to_uint8(view.colour)
+        return view.picture(request.kind)

@@ -16,6 +16,7 @@ import torch
 from raymine import pictures
 from raymine.contracts import Camera, Rays, Renderer, Scene
 from raymine.export import Abandoned, View, render_view
+from raymine.export.model import within
 from raymine.toolkit.boxes import intersect
 
 from .photos import Photos
@@ -31,16 +32,13 @@ Box = tuple[tuple[float, float, float], tuple[float, float, float]]
 _BARS = 128
 """The grey of what a photo leaves of the canvas: neither the black of depth nor the white of a background."""
 
-_PIECE = 1 << 15
-"""Rays between two looks at whether the picture is still wanted: on 2 cores about 0.1 s."""
-
 
 @dataclass(frozen=True)
 class Look:
     """What is drawn. crop: only what is inside this box. time: in 0..1, of a dynamic scene. longest: side in pixels.
 
-    error is the difference to the photo of the nearest training view. hard is where the samples are in it that hard
-    mining chooses (`step.hardness`); the crop box does not apply to it.
+    `error`: the difference to the photo of the nearest training view. `hard`: a heat map over that photo of the samples
+    that hard mining would choose (`step.hardness`); the crop box does not apply to it.
     """
 
     kind: Kind = "colour"
@@ -69,7 +67,6 @@ def draw(
             background=scene.background or (0.0, 0.0, 0.0),
             time=look.time,
             device=device,
-            piece=_PIECE if device.type == "cpu" else 1 << 20,
             change=None if look.crop is None else partial(cropped, box=look.crop),
             unwanted=unwanted,
         )
@@ -80,11 +77,7 @@ def draw(
 def cropped(rays: Rays, box: Box) -> Rays:
     """The parts of rays that lie in a box; a ray that misses it has no length."""
     corners = rays.origins.new_tensor([[*box[0], *box[1]]])
-    crossing = intersect(rays.origins, rays.directions, corners)
-    hit = crossing.hit[:, 0]
-    near = torch.maximum(rays.near, torch.where(hit, crossing.t_near[:, 0], rays.far))
-    far = torch.minimum(rays.far, torch.where(hit, crossing.t_far[:, 0], rays.near))
-    return replace(rays, near=near, far=torch.maximum(near, far))
+    return within(rays, intersect(rays.origins, rays.directions, corners))
 
 
 def error_of(
@@ -123,12 +116,3 @@ def letterboxed(picture: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
     top, left = (high - height) // 2, (wide - width) // 2
     made[top : top + height, left : left + width] = picture
     return made
-
-
-def picture_of(view: View, kind: Kind) -> np.ndarray:
-    """A view as a picture [H, W, 3] uint8."""
-    if kind == "depth":
-        return pictures.depth_picture(view.depth, view.opacity)
-    if kind == "opacity":
-        return pictures.opacity_picture(view.opacity)
-    return pictures.to_uint8(view.colour)

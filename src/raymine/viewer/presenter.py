@@ -15,7 +15,7 @@ from raymine.contracts import Renderer, Scene
 from raymine.experiment import HardViews
 
 from .camera import camera_of, pose_of
-from .draw import OF_PHOTOS, Look, draw, error_of, letterboxed, picture_of
+from .draw import OF_PHOTOS, Look, draw, error_of, letterboxed
 from .pacing import STAGES, Speed, size_of_stage
 from .photos import Photos
 
@@ -161,7 +161,8 @@ class Presenter:
         self.caption = ""
         camera = camera_of(seen, *size)
         view = draw(model.renderer, self.scene, camera, pose, look, device=self.device, unwanted=unwanted)
-        return None if view is None else picture_of(view, look.kind)
+        kind = look.kind if look.kind == "depth" or look.kind == "opacity" else "colour"
+        return None if view is None else view.picture(kind)
 
     def _of_photo(
         self, model: Model, photos: Photos, number: int, longest: int, look: Look, unwanted: Callable[[], bool]
