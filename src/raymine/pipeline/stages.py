@@ -212,7 +212,8 @@ _TABLE = (
         uses=_model,
         result=lambda site, _: {"file": str(_rendered(site))},
         products=lambda site: [_rendered(site)],
-        fixed=("out", "json"),
+        leftovers=lambda site: [_rendered(site)],
+        fixed=("out", "json", "overwrite"),
     ),
     Stage(
         "export",

@@ -84,3 +84,14 @@ def test_check_target_rejects_existing_or_unsupported_targets(tmp_path: Path) ->
             check_output(target)
     check_output(tmp_path / "new")
     check_output(tmp_path / "new.mp4")
+
+
+def test_existing_video_or_frames_are_replaced_only_when_asked(tmp_path: Path) -> None:
+    (tmp_path / "trip.mp4").write_bytes(b"a video of somebody")
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "colour-0000.png").touch()
+    for target in (tmp_path / "trip.mp4", tmp_path / "frames"):
+        with pytest.raises(ConfigError) as raised:
+            check_output(target)
+        assert "--overwrite" in str(raised.value.hint)
+        check_output(target, overwrite=True)

@@ -49,6 +49,8 @@ class Render:
     """Picture size as WIDTHxHEIGHT; the size of the training images if not given."""
     out: Path | None = None
     """FILE.mp4 for video, any other name for a folder of frames. In the `export` folder of the run if not given."""
+    overwrite: bool = False
+    """Replace what `--out` names: a video, or frames in a folder that is not empty."""
     depth: bool = False
     """Also write depth pictures: near is light, far is dark."""
     opacity: bool = False
@@ -101,7 +103,9 @@ class Render:
             *(("depth",) if self.depth else ()),
             *(("opacity",) if self.opacity else ()),
         )
-        check_output(target)
+        # Without --out the video is raymine's own, in the run folder, and the newest is wanted.
+        own = self.out is None and target.suffix == ".mp4"
+        check_output(target, overwrite=self.overwrite or own)
         output.say(f"Rendering {len(path)} views ({name}) at {path.cameras[0].width}x{path.cameras[0].height}")
         with output.progress_bar("Rendering") as progress:
             return write_views(views_along(loaded, path, progress), target, kinds, self.fps)
@@ -186,8 +190,11 @@ def default_target(folder: Path, name: str) -> Path:
     return target
 
 
-def check_output(target: Path) -> None:
-    """Raise `ConfigError`, before rendering starts, if the result cannot be written to `target`."""
+def check_output(target: Path, *, overwrite: bool = False) -> None:
+    """Raise `ConfigError`, before rendering starts, if the result cannot be written to `target`.
+
+    overwrite: a video there, or frames in a folder that is not empty, may be replaced.
+    """
     from raymine.export.video import require_av
 
     suffix = target.suffix.lower()
@@ -200,9 +207,14 @@ def check_output(target: Path) -> None:
         raise ConfigError(f"--out {target} {fault}; {needs}.", hint="Give FILE.mp4 or a folder.")
     if suffix in _VIDEO_SUFFIXES and not video:
         raise ConfigError(f"--out {target}: video is written as .mp4, not {suffix}.", hint="Give FILE.mp4 or a folder.")
+    if overwrite:
+        return
+    if video and target.exists():
+        raise ConfigError(f"--out {target} exists.", hint="Give another name, or replace it with --overwrite.")
     if not video and target.is_dir() and any(target.iterdir()):
         raise ConfigError(
-            f"--out {target} is not empty; new frames would mix with what is there.", hint="Give a new or empty folder."
+            f"--out {target} is not empty; new frames would mix with what is there.",
+            hint="Give a new or empty folder, or replace frames of the same names with --overwrite.",
         )
 
 
