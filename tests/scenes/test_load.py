@@ -395,3 +395,9 @@ def test_llff_depths_bound_the_near_plane_unless_they_are_placeholders(tmp_path:
     assert scene.bounds.near == pytest.approx(0.1)
     assert scene.bounds.levels == 5
     assert any("placeholder" in d for d in scene.decisions)
+
+
+def test_downscale_that_leaves_no_pixel_is_refused(tmp_path: Path) -> None:
+    folder = WRITERS["blender"](ring(), tmp_path)
+    with pytest.raises(ConfigError, match=r"49.* leaves nothing of images of 48x32 pixels"):
+        load_scene(folder, downscale=49)

@@ -35,7 +35,7 @@ observatory the penalty costs 0.9 dB and the levels gain 1.6 dB (docs/LOG.md).""
     "`ngp-large` with distortion loss, for space without an end",
     scenes="photos with a background, walks around a thing, forward-facing captures",
     time="a minute on a GPU",
-    figure="bonsai 800x533 32.5 dB after 60 s (H200); 24.3 dB at 400x266 (2 cores)",
+    figure="bonsai 800x533 32.5 dB after 60 s (H200); 28.0 dB at 400x266 after 300 s (2 cores)",
 )
 def unbounded(scene: Scene, device: str) -> TrainConfig:
     """For scenes with several occupancy levels. `ConfigError` for one that fits into a box."""

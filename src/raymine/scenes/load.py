@@ -81,6 +81,7 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
     parsed = parse_scene(path, downscale)
     frames = _sound_frames(parsed)
     fitted = inspect_cameras(parsed, fit_cameras(parsed, frames, downscale))
+    _require_pixels(fitted, downscale, downscale // parsed.premade)
     inspect_times(parsed, [f.frame for f in fitted])
     if not fitted:
         if not any(p.severity == "error" for p in parsed.problems):
@@ -90,6 +91,16 @@ def assemble(path: Path, downscale: int = 1, split: str | None = None) -> Assemb
     if unused:
         parsed.decisions.append(f"Not used: {'; '.join(unused)}.")
     return Assembly(parsed, _make_scene(parsed, fitted, downscale, interval), tuple(fitted), unused)
+
+
+def _require_pixels(fitted: Sequence[Fitted], downscale: int, divide: int) -> None:
+    """Raise `ConfigError` if no image has a pixel left at this size."""
+    width, height = max((item.header.shown for item in fitted), key=min, default=(divide, divide))
+    if divide > min(width, height):
+        raise ConfigError(
+            f"{option('downscale', downscale)} leaves nothing of images of {width}x{height} pixels.",
+            hint="Trained images should have at least some hundred pixels a side.",
+        )
 
 
 def _sound_frames(parsed: Parsed) -> list[RawFrame]:
