@@ -229,4 +229,7 @@ def test_train_eval_runs_and_render_work_end_to_end(scene: Path, capsys: pytest.
 
     assert main(["train", str(scene), "--steps", "3", "--out", "r"]) == 4
     assert "--resume" in capsys.readouterr().err
-    assert document(["train", str(scene), "--steps", "5", "--out", "r", "--resume", "--json"])["step"] == 5
+    assert (
+        document(["train", str(scene), "--steps", "5", "--out", "r", "--resume", "--device", "cpu", "--json"])["step"]
+        == 5
+    )

@@ -36,6 +36,8 @@ IGNORED = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
     # The model is under a key of its own, not in `state_dict`.
     pytest.mark.filterwarnings("ignore:The state dict in .* contains no parameters"),
+    # Tests fit on the CPU, also where there is a GPU.
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
     # A resumed fit saves beside the checkpoint that it resumes from.
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
 ]

@@ -166,6 +166,8 @@ class RaymineModule(LightningModule):
     def teardown(self, stage: str) -> None:
         """Give the Trainer back its own precision and strategy."""
         self._in_charge.close()
+        if stage == "fit" and self._model is not None and self._model.state.ranks.backend == "nccl":
+            _drop_graphs(self._model.engine)
         self._hands_back = stage == "fit" and hands_back(self.trainer.strategy)
 
     def _build(self, device: torch.device, amp: Amp | None, ranks: Ranks) -> _Model:
@@ -335,3 +337,14 @@ class RaymineModule(LightningModule):
                 hint="Make a new one. It can continue from a checkpoint: trainer.fit(module, data, ckpt_path=...).",
             )
         return dict(super().__getstate__())
+
+
+def _drop_graphs(engine: Engine) -> None:
+    """Let go of CUDA graphs, which are captured again when they are needed.
+
+    Lightning closes NCCL when the program ends, and that waits for graphs that hold its kernels.
+    """
+    from raymine.engines.fused.engine import FusedEngine
+
+    if isinstance(engine, FusedEngine):
+        engine.trainer.drop_graphs()

@@ -41,6 +41,8 @@ class RenderService:
     def __init__(self, loaded: LoadedRun, place: Place, limits: Limits | None = None) -> None:
         self.place, self.limits, self.metrics = place, limits or Limits(), Metrics()
         self.scene, self._loaded, self._began = loaded.scene, loaded, time.monotonic()
+        # Made here, not by the first request: a thread of its own has another current GPU.
+        self._renderer = loaded.renderer
         self._door = listen(place)
         self.url = url_of(place, self._door)
         self.queue = RenderQueue(self._draw, self.limits.waiting, self.limits.seconds)
@@ -144,7 +146,7 @@ class RenderService:
 
     def _draw(self, request: ViewRequest, unwanted: Callable[[], bool]) -> np.ndarray:
         view = render_view(
-            self._loaded.renderer,
+            self._renderer,
             request.camera,
             request.pose,
             self.scene.bounds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,12 @@ from onnx import numpy_helper
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from raymine.cli import main
+from raymine.contracts import Rays, Rendered
 from raymine.experiment import train
+from raymine.step import TrainState
 from support.disc_scene import write_scene, write_scene_of_eight
 from support.runs import request
 
@@ -120,3 +124,33 @@ def test_every_exported_model_is_verified_onnx_included(tmp_path: Path, capsys: 
 def _metadata(model: Path) -> dict[str, str]:
     with safe_open(str(model), framework="pt") as file:
         return dict(file.metadata())
+
+
+def test_exported_file_is_compared_in_float32_where_kernels_render_in_float16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halves move pixels by more than one level, in pictures of the evaluation, but not in an exported file."""
+    run, model = tmp_path / "run", tmp_path / "model.safetensors"
+    train(request(write_scene(tmp_path / "scene"), run, steps=4))
+
+    class InHalves:
+        def __init__(self, state: TrainState) -> None:
+            self._exact = state.renderer()
+
+        def render(self, rays: Rays, background: Tensor) -> Rendered:
+            found = self._exact.render(rays, background)
+            return replace(found, colour=(found.colour + 3 / 255).clamp(0, 1))
+
+    monkeypatch.setattr("raymine.experiment.finished.load.renderer_for", InHalves)
+    assert main(["eval", str(run)]) == 0
+    assert main(["export", str(run), "--to", str(model)]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(run), "--model", str(model), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [(each["same"], each["exact"]) for each in json.loads(out)["models"]] == [(True, False), (True, True)]
+    assert "gives the images of the evaluation" in err
+    assert "gives the images of the checkpoint in float32" in err
+    tensors, metadata = load_file(model), _metadata(model)
+    tensors["colour.0"] += 5
+    save_file(tensors, model, metadata)
+    assert main(["verify", str(run), "--model", str(model)]) == 1

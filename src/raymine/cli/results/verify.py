@@ -34,22 +34,25 @@ class Verify:
 
     def execute(self) -> int:
         """Exit code 0 if the images are the same, else 1."""
-        from raymine.experiment.finished.verify import LEVELS, exported_renderer, load_evaluated, verify_run
+        from raymine.experiment.finished.verify import LEVELS, exported_renderer, in_halves, load_evaluated, verify_run
 
         find_own_modules(self.allow)
         loaded = load_evaluated(self.run, self.device, allow=self.allow)
         # Files that cannot be rendered are refused before any work.
         renderers: dict[str, Renderer | None] = {str(model): exported_renderer(model, loaded) for model in self.model}
         checked = []
-        for what, renderer in (renderers or {f"the checkpoint of step {loaded.step}": None}).items():
+        if not renderers or in_halves(loaded):
+            renderers = {f"the checkpoint of step {loaded.step}": None, **renderers}
+        for what, renderer in renderers.items():
             with output.progress_bar("Comparing views") as progress:
                 found = verify_run(loaded, renderer, progress)
             checked.append((what, found))
             far = f"pixels differ by up to {found.largest} of 255 levels, {found.mean:.4f} on average"
+            those = "images of the checkpoint in float32" if found.exact else "images of the evaluation"
             if found.same:
-                output.say(f"Verified: {what} gives the images of the evaluation; {found.views} views, {far}.")
+                output.say(f"Verified: {what} gives the {those}; {found.views} views, {far}.")
             else:
-                output.say(f"error: {what} does not give the images of the evaluation: {far}; {LEVELS} is allowed.")
+                output.say(f"error: {what} does not give the {those}: {far}; {LEVELS} is allowed.")
         worst = max((found for _, found in checked), key=lambda found: (found.largest, found.mean))
         if self.json:
             models = [{"model": what, "same": found.same, **asdict(found)} for what, found in checked]

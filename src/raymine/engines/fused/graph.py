@@ -205,6 +205,10 @@ class GraphTrainer(ABC):
             else:
                 self._replay(name, work)
 
+    def drop_graphs(self) -> None:
+        """Capture everything anew when it runs next."""
+        self._graphs.clear()
+
     def _drop_step(self) -> None:
         """Capture the step anew when it is taken next."""
         for name in ("step", *(name for name, _, _ in self._stages())):

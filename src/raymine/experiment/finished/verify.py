@@ -34,11 +34,15 @@ LEVELS = 1
 
 @dataclass(frozen=True)
 class Verified:
-    """What was compared. largest: the largest difference of a pixel, in levels of 255. mean: over all pixels."""
+    """What was compared. largest: the largest difference of a pixel, in levels of 255. mean: over all pixels.
+
+    exact: compared with the checkpoint rendered in float32 instead of with the pictures of the evaluation.
+    """
 
     views: int
     largest: int
     mean: float
+    exact: bool = False
 
     @property
     def same(self) -> bool:
@@ -52,22 +56,38 @@ def verify_run(
 
     renderer: that of another form of the model, such as an exported file; None is that of the run's checkpoint.
     `RunError` if the run was not evaluated with pictures.
+
+    On CUDA, fused kernels evaluate in float16 what exported files compute in float32. There, another form of the model
+    is compared with the checkpoint in float32, and the checkpoint, as evaluated, with the pictures (`in_halves`).
     """
     folder = loaded.run.path / Path(EVALUATION).parent
     frames = _evaluated(loaded, folder)
     rig = CameraRig(loaded.scene, [frame for frame, _ in frames], loaded.device)
     shown = renderer or loaded.renderer
+    exact = loaded.state.renderer() if renderer is not None and in_halves(loaded) else None
     backdrop = torch.tensor(loaded.scene.background or (0.0, 0.0, 0.0), device=loaded.device)
     largest, total, pixels = 0, 0.0, 0
     for i, (_, picture) in enumerate(frames):
         before = np.asarray(Image.open(picture).convert("RGB"))
-        colour = shown.render(rig.rays_for_image(i), backdrop).colour.detach().float()
-        values = quantised(colour.nan_to_num(nan=0.0)).reshape(before.shape).cpu().numpy()
-        off = np.abs(pictures.to_uint8(values).astype(np.int16) - before)
+        rays = rig.rays_for_image(i)
+        if exact is not None:
+            before = _levels(exact.render(rays, backdrop).colour, before)
+        off = np.abs(_levels(shown.render(rays, backdrop).colour, before).astype(np.int16) - before)
         largest, total, pixels = max(largest, int(off.max())), total + float(off.sum()), pixels + off.size
         if progress is not None:
             progress(i + 1, len(frames))
-    return Verified(len(frames), largest, total / pixels if pixels else math.nan)
+    return Verified(len(frames), largest, total / pixels if pixels else math.nan, exact is not None)
+
+
+def in_halves(loaded: LoadedRun) -> bool:
+    """Whether the run's checkpoint is rendered in float16, by fused kernels."""
+    return not isinstance(loaded.renderer, VolumeRenderer)
+
+
+def _levels(colour: Tensor, like: np.ndarray) -> np.ndarray:
+    """Rendered colours as the levels of a picture, in the shape of another one."""
+    values = quantised(colour.detach().float().nan_to_num(nan=0.0)).reshape(like.shape).cpu().numpy()
+    return pictures.to_uint8(values)
 
 
 def _evaluated(loaded: LoadedRun, folder: Path) -> list[tuple[int, Path]]:

@@ -307,7 +307,8 @@ def _groups(device: torch.device, gpus: list[str], timeout: float) -> Groups:
     setup = dist.new_group(backend="gloo", timeout=timedelta(seconds=SETUP_SECONDS))
     control = data = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     if all(gpus) and len(set(gpus)) == len(gpus) and dist.is_nccl_available():
-        torch.cuda.set_device(device)
+        if device.index is not None:
+            torch.cuda.set_device(device)
         data = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
     return Groups(setup, control, data)
 
