@@ -61,7 +61,7 @@ def test_limit_holds_for_torch_and_for_the_estimate(gpu: SimpleNamespace) -> Non
         gpu.free = 2 * GIB
         assert available_bytes(CUDA) == 2 * GIB, "others hold the rest of the GPU"
         gpu.free = GIB // 64
-        with pytest.raises(ResourceError, match=r"of memory on cuda, and 0\.0 GiB is free"):
+        with pytest.raises(ResourceError, match=r"of memory on cuda, and 16\.0 MiB is free"):
             require_memory(CONFIG, SCENE.bounds, CUDA)
         gpu.free = 70 * GIB
     assert gpu.fractions[-1] == 1.0
@@ -157,7 +157,7 @@ def test_processes_on_one_device_share_its_limit(gpu: SimpleNamespace) -> None:
 def test_processes_on_one_device_need_their_part_of_its_memory(gpu: SimpleNamespace) -> None:
     gpu.free = GIB
     require_memory(CONFIG, SCENE.bounds, CUDA)
-    with pytest.raises(ResourceError, match=r"and 0\.2 GiB is free"):
+    with pytest.raises(ResourceError, match=r"and 256\.0 MiB is free"):
         require_memory(CONFIG, SCENE.bounds, CUDA, sharing=4)
 
 

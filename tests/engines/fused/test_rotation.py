@@ -75,5 +75,5 @@ def test_plan_fills_the_memory_and_not_more() -> None:
 
 def test_too_little_memory_is_refused_with_what_is_needed() -> None:
     bands = cut_bands(np.array([[3000, 4000]] * 3))
-    with pytest.raises(ResourceError, match=r"need at least 6\.0 MiB on the device, and have 4\.0 MiB"):
+    with pytest.raises(ResourceError, match=r"need at least 5\.0 MiB on the device, and have 4\.0 MiB"):
         plan_rotation(bands, 4 << 20, 4, 0)
