@@ -216,7 +216,9 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None
     messages = [q for q in quoted if "(" not in q]
     assert len(messages) > 15
     for message in messages:
-        pieces = re.split(r"[\d.,]+ ?(?:GiB|MiB|MB|%)?|\.\.\.|\bN\b|\bM\b|--\w+|cuda:0|\bngp\b|\bplain\b|images? ", message)
+        pieces = re.split(
+            r"[\d.,]+ ?(?:GiB|MiB|MB|%)?|\.\.\.|\bN\b|\bM\b|--\w+|cuda:0|\bngp\b|\bplain\b|images? ", message
+        )
         longest = max(pieces, key=len).strip()
         assert longest in source, message
 

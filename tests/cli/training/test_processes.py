@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,3 +90,18 @@ def test_ranks_go_on_when_the_run_that_they_began_with_is_gone(scene: Path, star
         assert [each.wait() for each in [starter.rank(r, 2, port, *begun) for r in range(2)]] == [0, 0]
         shutil.rmtree(tmp_path / "first/checkpoints", ignore_errors=True)
     assert json.loads((tmp_path / "run/manifest.json").read_text())["step"] == 4
+
+
+def test_process_that_waits_for_others_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.01)
+    monkeypatch.setenv("MASTER_ADDR", "there")
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    with processes._telling_that_it_waits(Place(1, 3, 1, 3)):
+        time.sleep(0.3)
+    assert "Rank 1 of 3 waits for 2 other processes of this run, by way of there:1234." in capsys.readouterr().err
+    monkeypatch.setattr(processes, "PATIENCE", 5.0)
+    with processes._telling_that_it_waits(Place(1, 3, 1, 3)):
+        pass
+    assert capsys.readouterr().err == ""

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from raymine.errors import ConfigError, RaymineError, RunError
 from .. import output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from raymine.experiment import TrainRequest
     from raymine.step.distributed.meeting import Notes, Place
@@ -26,6 +27,9 @@ LAUNCHED = "RAYMINE_LAUNCHED"
 
 They end with it, and it tells which of them was lost.
 """
+
+PATIENCE = 5.0
+"""Seconds after which a process says that it waits for others."""
 
 
 def launched() -> bool:
@@ -72,7 +76,8 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         request = replace(request, device=str(device))
-    ranks = join(place, device, timeout)
+    with _telling_that_it_waits(place):
+        ranks = join(place, device, timeout)
     refused = ranks.notes.read(ranks.notes.REFUSED)
     code = int(refused) if refused is not None else _take_part(request, ranks, lead)
     if code == 0 and ranks.backend != "nccl":
@@ -85,6 +90,21 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
         ranks.outlast_leader()
     _skip_teardown(code)
     return code
+
+
+@contextlib.contextmanager
+def _telling_that_it_waits(place: Place) -> Iterator[None]:
+    """Say what is being waited for if the others do not come at once."""
+    others = "another process" if place.world == 2 else f"{place.world - 1} other processes"
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    told = f"Rank {place.rank} of {place.world} waits for {others} of this run, by way of {where}."
+    timer = threading.Timer(PATIENCE, output.say, [told])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _take_part(request: TrainRequest, ranks: Ranks, lead: Callable[[TrainRequest, Ranks], int]) -> int:
