@@ -32,6 +32,8 @@ _LONG_TRACK, _ENOUGH_POINTS = 4, 60
 """Photos that agree on a point which counts as sure, and such points with which a photo can do without others."""
 _MOST_FEATURES = 4096
 """Of a picture. Matching takes time with the square of it."""
+_FAINTEST = 0.002
+"""Contrast of a feature, of which COLMAP asks 0.0067: smooth things and small pictures have few stronger ones."""
 
 
 def features(job: Job) -> JSON:
@@ -51,6 +53,8 @@ def features(job: Job) -> JSON:
     extraction.max_image_size, extraction.num_threads, extraction.use_gpu = job["feature_size"], job["threads"], False
     extraction.sift.max_num_features = _MOST_FEATURES
     extraction.sift.estimate_affine_shape = extraction.sift.domain_size_pooling = job["robust"]
+    if job["robust"]:
+        extraction.sift.peak_threshold = _FAINTEST
     for number, group in enumerate(job["groups"], start=1):
         reader = pycolmap.ImageReaderOptions()
         reader.existing_camera_id = number
