@@ -16,6 +16,7 @@ from typing import Any, Literal
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, read_json
 from raymine.metrics_log import read_rows
+from raymine.run_files import METRICS
 
 from .reading import number, require_known
 
@@ -107,7 +108,7 @@ def read_prune(path: Path, value: Any) -> Prune | None:
 def looks_of(run: Path) -> tuple[Look, ...]:
     """The looks of a run so far; () if it has no log that can be read."""
     try:
-        rows = read_rows(run / "metrics.jsonl")
+        rows = read_rows(run / METRICS)
     except RunError:
         return ()
     return tuple(
@@ -129,7 +130,7 @@ def _other(folder: Path) -> Other | None:
         return Other(looks_of(folder / Path(result["run"]).name), finished=not result.get("pruned"))
     except (UnreadableFile, KeyError, TypeError):
         # It still runs, or it was stopped. A trial of a changed file or version leaves older runs beside the latest.
-        logs = sorted(folder.glob("train-*/metrics.jsonl"), key=_changed)
+        logs = sorted(folder.glob(f"train-*/{METRICS}"), key=_changed)
         return Other(looks_of(logs[-1].parent), finished=False) if logs else None
 
 

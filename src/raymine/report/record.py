@@ -13,6 +13,7 @@ import numpy as np
 from raymine import checkpoint
 from raymine.files import JSON, UnreadableFile, read_json
 from raymine.metrics_log import Row, read_rows
+from raymine.run_files import EVALUATION, checkpoint_paths
 from raymine.rundir import Manifest, RunDir, summarise_run
 
 
@@ -137,7 +138,7 @@ def _read(path: Path) -> RunRecord:
     run = RunDir.open(path)
     manifest, config = run.read_manifest(), run.read_config_json()
     steps = checkpoint.list_steps(run.checkpoints)
-    tensors = [checkpoint.path_of(run.checkpoints, step).with_suffix(".safetensors") for step in steps[-1:]]
+    tensors = [checkpoint_paths(run.checkpoints, step).tensors for step in steps[-1:]]
     return RunRecord(
         path=path,
         label=path.name,
@@ -146,7 +147,7 @@ def _read(path: Path) -> RunRecord:
         config=config if isinstance(config, dict) else {},
         rows=tuple(read_rows(run.metrics)),
         events=tuple(read_rows(run.events)),
-        scores=_scores(path / "eval" / "metrics.json", run.checkpoints, steps),
+        scores=_scores(path / EVALUATION, run.checkpoints, steps),
         checkpoint_bytes=sum(file.stat().st_size for file in tensors if file.exists()),
     )
 

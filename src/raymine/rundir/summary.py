@@ -9,7 +9,7 @@ from typing import Literal
 
 from raymine.errors import RunError
 from raymine.files import JSON, UnreadableFile, read_json
-from raymine.run_files import CHECKPOINTS, EVALUATION, LOCK, MANIFEST, TAGS, is_run, list_steps
+from raymine.run_files import CHECKPOINTS, EVALUATION, LOCK, MANIFEST, TAGS, checkpoint_paths, is_run, list_steps
 
 from .lock import is_locked
 from .manifest import upgraded
@@ -161,7 +161,7 @@ def _mark(path: Path) -> str:
 def _last_save(path: Path) -> int:
     """When the latest checkpoint was saved, in nanoseconds; 0 if there is none."""
     steps = list_steps(path / CHECKPOINTS)
-    return (path / CHECKPOINTS / f"step-{steps[-1]:08d}.json").stat().st_mtime_ns if steps else 0
+    return checkpoint_paths(path / CHECKPOINTS, steps[-1]).json.stat().st_mtime_ns if steps else 0
 
 
 def _number(value: JSON) -> float | None:

@@ -27,6 +27,7 @@ from raymine.config import InitFrom, RunConfig, allowing
 from raymine.contracts import FieldConfig, Part, Scene
 from raymine.errors import ConfigError, RunError, SceneError, option
 from raymine.files import expanded
+from raymine.run_files import CHECKPOINTS
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainConfig, TrainState
@@ -144,7 +145,7 @@ def open_start(start: Start) -> Checkpoint:
     if start.found is not None:
         return start.found
     init = start.init
-    path = checkpoint.path_of(Path(init.run) / "checkpoints", init.step)
+    path = checkpoint.path_of(Path(init.run) / CHECKPOINTS, init.step)
     if not path.exists() or _digest(path) != init.digest:
         raise RunError(
             f"This run began with step {init.step} of {init.run}, which is no longer there, and has no checkpoint yet.",
