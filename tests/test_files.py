@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from raymine.errors import ResourceError
 from raymine.files import (
     UnreadableFile,
     atomic_file,
+    file_digest,
     finite_or_none,
     is_temp,
     obstacle,
@@ -170,6 +172,15 @@ def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("[" + "1," * 100 + "1]")
     with pytest.raises(UnreadableFile, match="has 203 bytes; at most 100"):
         read_json(tmp_path / "long", largest=100)
+
+
+def test_file_digest_is_that_of_the_prefix_and_the_whole_file(tmp_path: Path) -> None:
+    data = os.urandom((1 << 20) + 1)
+    (tmp_path / "a").write_bytes(data)
+    assert file_digest(tmp_path / "a") == hashlib.sha256(data).hexdigest()
+    assert file_digest(tmp_path / "a", b"name") == hashlib.sha256(b"name" + data).hexdigest()
+    with pytest.raises(UnreadableFile, match="cannot be opened: No such file"):
+        file_digest(tmp_path / "b")
 
 
 def test_obstacle_names_what_is_in_the_way_of_a_file_or_a_folder(tmp_path: Path) -> None:

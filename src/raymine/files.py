@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -263,6 +264,15 @@ def read_file(path: Path, *, largest: int | None = None) -> bytes:
         if largest is not None and size > largest:
             raise UnreadableFile(f"has {size} bytes; at most {largest} are read.")
         return file.read()
+
+
+def file_digest(path: Path, prefix: bytes = b"") -> str:
+    """sha256 in hex of `prefix` and the bytes of a regular file, which it reads in pieces. Raises `UnreadableFile`."""
+    digest = hashlib.sha256(prefix)
+    with open_file(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _kind(mode: int) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from raymine.errors import RunError
-from raymine.files import JSON, UnreadableFile, json_bytes, read_json
+from raymine.files import JSON, UnreadableFile, file_digest, json_bytes, read_json
 from raymine.run_files import BEST, CHECKPOINTS, checkpoint_paths, list_steps
 
 
@@ -62,13 +62,9 @@ def _intact(run: Path, step: int) -> bool:
     body = _read(saved)
     if body.pop("digest", None) != hashlib.sha256(json_bytes(body)).hexdigest():
         return False
-    digest = hashlib.sha256()
     try:
-        with open(tensors, "rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        return digest.hexdigest() == tensors_digest(run, step)
-    except (OSError, RunError):
+        return file_digest(tensors) == tensors_digest(run, step)
+    except (UnreadableFile, RunError):
         return False
 
 
