@@ -18,9 +18,11 @@ from raymine.files import (
     file_digest,
     finite_or_none,
     is_temp,
+    number_or_none,
     obstacle,
     parse_json,
     read_json,
+    read_object,
     remove_stale_temps,
     staging_folder,
     write_json,
@@ -120,6 +122,10 @@ def test_finite_or_none_replaces_non_finite_numbers() -> None:
     assert finite_or_none({"a": [1.0, math.nan, (math.inf,)], "b": "nan"}) == {"a": [1.0, None, [None]], "b": "nan"}
 
 
+def test_number_or_none_takes_numbers_only() -> None:
+    assert [number_or_none(value) for value in (1, 2.5, True, "3", None)] == [1.0, 2.5, None, None, None]
+
+
 def test_write_into_a_missing_folder_raises_and_does_not_create_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(ResourceError, match="Cannot write a"):
@@ -151,6 +157,13 @@ def test_json_with_a_byte_order_mark_and_huge_integers_is_read() -> None:
         read = parse_json(str(exact).encode())
         assert read == exact
         assert isinstance(read, int)
+
+
+@pytest.mark.parametrize(("text", "value"), [('{"a": 1}', {"a": 1}), ("[1]", {}), ('{"a"', {})])
+def test_read_object_gives_nothing_for_anything_else(tmp_path: Path, text: str, value: dict[str, int]) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert read_object(tmp_path / "a.json") == value
+    assert read_object(tmp_path / "b.json") == {}
 
 
 def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:

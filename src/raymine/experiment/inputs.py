@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from raymine.files import UnreadableFile, read_json
+from raymine.files import read_object
 from raymine.run_files import IMAGES
 from raymine.scenes.depth import DEPTH_MAP
 
@@ -15,11 +15,7 @@ def recorded_inputs(run: Path) -> dict[str, str]:
 
     {} for a run that recorded none.
     """
-    try:
-        found = read_json(run / IMAGES)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(run / IMAGES)
 
 
 def recorded_images(run: Path) -> tuple[str, ...]:

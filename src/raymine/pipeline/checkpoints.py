@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from raymine.errors import RunError
-from raymine.files import JSON, UnreadableFile, file_digest, json_bytes, read_json
+from raymine.files import UnreadableFile, file_digest, json_bytes, read_json, read_object
 from raymine.run_files import BEST, CHECKPOINTS, checkpoint_paths, list_steps
 
 
@@ -20,7 +20,7 @@ def last_step(run: Path) -> int:
 
 def best_step(run: Path) -> int | None:
     """The step of the checkpoint that held-out views selected; None if there is none."""
-    found = _read(run / CHECKPOINTS / BEST).get("step")
+    found = read_object(run / CHECKPOINTS / BEST).get("step")
     return found if type(found) is int else None
 
 
@@ -59,18 +59,10 @@ def damaged_checkpoints(run: Path) -> list[Path]:
 def _intact(run: Path, step: int) -> bool:
     """Whether both files of a checkpoint are what was written."""
     saved, tensors = checkpoint_paths(run / CHECKPOINTS, step)
-    body = _read(saved)
+    body = read_object(saved)
     if body.pop("digest", None) != hashlib.sha256(json_bytes(body)).hexdigest():
         return False
     try:
         return file_digest(tensors) == tensors_digest(run, step)
     except (UnreadableFile, RunError):
         return False
-
-
-def _read(path: Path) -> dict[str, JSON]:
-    try:
-        found = read_json(path)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}

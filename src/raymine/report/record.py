@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raymine import checkpoint
-from raymine.files import JSON, UnreadableFile, read_json
+from raymine.files import JSON, UnreadableFile, number_or_none, read_json
 from raymine.metrics_log import Row, read_rows
 from raymine.run_files import EVALUATION, checkpoint_paths
 from raymine.rundir import Manifest, RunDir, summarise_run
@@ -160,17 +160,17 @@ def _scores(metrics: Path, checkpoints: Path, steps: list[int]) -> Scores | None
     if not isinstance(found, dict) or not isinstance(found.get("images"), list):
         return None
     views = tuple(
-        (str(view.get("name")), _number(view.get("psnr")), _number(view.get("ssim")))
+        (str(view.get("name")), number_or_none(view.get("psnr")), number_or_none(view.get("ssim")))
         for view in found["images"]
         if isinstance(view, dict)
     )
     fitted = found.get("fitted")
     newest = checkpoint.path_of(checkpoints, steps[-1]) if steps else None
     return Scores(
-        _number(found.get("psnr")),
-        _number(found.get("ssim")),
+        number_or_none(found.get("psnr")),
+        number_or_none(found.get("ssim")),
         views,
-        _number(fitted.get("psnr")) if isinstance(fitted, dict) else None,
+        number_or_none(fitted.get("psnr")) if isinstance(fitted, dict) else None,
         newest is not None and newest.exists() and os.path.getmtime(newest) > os.path.getmtime(metrics),
     )
 
@@ -194,7 +194,3 @@ def _flat(value: JSON, name: str) -> Iterator[tuple[str, str]]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

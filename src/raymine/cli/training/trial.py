@@ -65,13 +65,10 @@ def _train(text: str, arguments: list[str]) -> int:
 
 def _is_stopped(run: Path) -> bool:
     """Whether the run was stopped in good order, and has not finished."""
-    from raymine.files import UnreadableFile, read_json
+    from raymine.files import read_object
     from raymine.run_files import MANIFEST
 
-    try:
-        return bool(read_json(run / MANIFEST).get("status") == "stopped")
-    except (UnreadableFile, AttributeError):
-        return False
+    return bool(read_object(run / MANIFEST).get("status") == "stopped")
 
 
 def _verdict(prune: Prune, run: Path) -> dict[str, JSON] | None:
