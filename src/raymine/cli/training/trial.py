@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(text: str, arguments: list[str]) -> int:
-    from raymine.pipeline.prune import Prune, looks_of
+    from raymine.pipeline.prune import PRUNE_KEY, Prune, looks_of
 
     from .narrate import narrated_train
 
@@ -39,7 +39,7 @@ def _train(text: str, arguments: list[str]) -> int:
     if isinstance(parsed, int):
         return parsed
     settings = json.loads(text)
-    rule = settings.pop(":prune", None)
+    rule = settings.pop(PRUNE_KEY, None)
     # The manifest records a command that can be typed.
     command = ("python", "-m", "raymine.cli.training.trial", text, *arguments)
     train = cast(Train, parsed)
