@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -14,11 +15,14 @@ from raymine.errors import ResourceError
 from raymine.files import (
     UnreadableFile,
     atomic_file,
+    file_digest,
     finite_or_none,
     is_temp,
+    number_or_none,
     obstacle,
     parse_json,
     read_json,
+    read_object,
     remove_stale_temps,
     staging_folder,
     write_json,
@@ -118,6 +122,10 @@ def test_finite_or_none_replaces_non_finite_numbers() -> None:
     assert finite_or_none({"a": [1.0, math.nan, (math.inf,)], "b": "nan"}) == {"a": [1.0, None, [None]], "b": "nan"}
 
 
+def test_number_or_none_takes_numbers_only() -> None:
+    assert [number_or_none(value) for value in (1, 2.5, True, "3", None)] == [1.0, 2.5, None, None, None]
+
+
 def test_write_into_a_missing_folder_raises_and_does_not_create_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(ResourceError, match="Cannot write a"):
@@ -151,6 +159,13 @@ def test_json_with_a_byte_order_mark_and_huge_integers_is_read() -> None:
         assert isinstance(read, int)
 
 
+@pytest.mark.parametrize(("text", "value"), [('{"a": 1}', {"a": 1}), ("[1]", {}), ('{"a"', {})])
+def test_read_object_gives_nothing_for_anything_else(tmp_path: Path, text: str, value: dict[str, int]) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert read_object(tmp_path / "a.json") == value
+    assert read_object(tmp_path / "b.json") == {}
+
+
 def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -170,6 +185,15 @@ def test_only_regular_files_are_read_and_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("[" + "1," * 100 + "1]")
     with pytest.raises(UnreadableFile, match="has 203 bytes; at most 100"):
         read_json(tmp_path / "long", largest=100)
+
+
+def test_file_digest_is_that_of_the_prefix_and_the_whole_file(tmp_path: Path) -> None:
+    data = os.urandom((1 << 20) + 1)
+    (tmp_path / "a").write_bytes(data)
+    assert file_digest(tmp_path / "a") == hashlib.sha256(data).hexdigest()
+    assert file_digest(tmp_path / "a", b"name") == hashlib.sha256(b"name" + data).hexdigest()
+    with pytest.raises(UnreadableFile, match="cannot be opened: No such file"):
+        file_digest(tmp_path / "b")
 
 
 def test_obstacle_names_what_is_in_the_way_of_a_file_or_a_folder(tmp_path: Path) -> None:

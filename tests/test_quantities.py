@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from raymine.quantities import duration, size
+from raymine.quantities import duration, listing, size
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,11 @@ from raymine.quantities import duration, size
 )
 def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (1, "a"), (3, "a, b, c"), (4, "a, b, c and 1 more")])
+def test_listing(count: int, words: str) -> None:
+    assert listing("abcd"[:count], 3) == words
 
 
 @pytest.mark.parametrize(("count", "words"), [(12, "12 B"), (2048, "2.0 KiB"), (5 << 40, "5.0 TiB")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -211,6 +212,11 @@ def finite_or_none(value: JSON) -> JSON:
     return value
 
 
+def number_or_none(value: JSON) -> float | None:
+    """A number of a JSON document as a float; None for any other value, a truth value included."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def json_bytes(value: JSON) -> bytes:
     """Readable, stable JSON: keys in the order given, two spaces, newline at the end. Floats round-trip exactly."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -265,6 +271,15 @@ def read_file(path: Path, *, largest: int | None = None) -> bytes:
         return file.read()
 
 
+def file_digest(path: Path, prefix: bytes = b"") -> str:
+    """sha256 in hex of `prefix` and the bytes of a regular file, which it reads in pieces. Raises `UnreadableFile`."""
+    digest = hashlib.sha256(prefix)
+    with open_file(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
 def _kind(mode: int) -> str:
     """What a path is."""
     if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
@@ -293,6 +308,15 @@ def parse_json(data: bytes) -> JSON:
 def read_json(path: Path, *, largest: int | None = None) -> JSON:
     """The value of the JSON document in a file, by `read_file` and `parse_json`: the only reader of JSON files."""
     return parse_json(read_file(path, largest=largest))
+
+
+def read_object(path: Path) -> dict[str, JSON]:
+    """The JSON object in a file; {} if the file cannot be read or holds another value."""
+    try:
+        found = read_json(path)
+    except UnreadableFile:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _parse_int(text: str) -> int | float:

@@ -1,8 +1,9 @@
-"""Quantities as text (durations and sizes), and some of many."""
+"""Quantities as text (durations, sizes, names of which there may be many), and some of many."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
@@ -15,6 +16,12 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def listing(names: Sequence[str], most: int = 5) -> str:
+    """At most `most` names in a sentence: "a, b, c and 14 more"."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def size(count: float) -> str:

@@ -35,6 +35,7 @@ from raymine.files import (
     resource_error,
     write_json,
 )
+from raymine.run_files import BEST, checkpoint_paths
 from raymine.run_files import list_steps as list_steps
 
 from .tensor_file import Fingerprint, read_tensors, write_tensors
@@ -110,7 +111,7 @@ def save(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise resource_error(error, "create the checkpoint folder", folder) from error
-    tensor_path, json_path = _paths(folder, step)
+    json_path, tensor_path = checkpoint_paths(folder, step)
     _require_json(scalars, meta)
     # If the step is saved again, the old JSON must never stand beside new tensors.
     json_path.unlink(missing_ok=True)
@@ -195,13 +196,13 @@ def require(checkpoint: Checkpoint, expected: Mapping[str, JSON]) -> None:
 def mark_best(folder: Path, best: Best) -> None:
     """Mark the checkpoint of a step as the best, in `best.json`. Rotation then keeps it."""
     value = {"step": best.step, "metric": best.metric, "value": best.value}
-    write_json(folder / "best.json", value, "record the best checkpoint")
+    write_json(folder / BEST, value, "record the best checkpoint")
 
 
 def read_best(folder: Path) -> Best | None:
     """The content of `best.json`, if the checkpoint that it names exists; else None."""
     try:
-        best = from_json(Best, read_json(folder / "best.json"))
+        best = from_json(Best, read_json(folder / BEST))
     except (UnreadableFile, ConfigError):
         # The marker is derived from the metrics. Without it the latest checkpoint is used.
         return None
@@ -211,7 +212,7 @@ def read_best(folder: Path) -> Best | None:
 def load_best(folder: Path) -> Checkpoint | None:
     """The best checkpoint; None if no evaluation has selected one."""
     best = read_best(folder)
-    return None if best is None else load(_paths(folder, best.step)[1])
+    return None if best is None else load(path_of(folder, best.step))
 
 
 def rewind(folder: Path, step: int, best: Best | None) -> None:
@@ -222,7 +223,7 @@ def rewind(folder: Path, step: int, best: Best | None) -> None:
     """
     remove_stale_temps(folder)
     for later in (s for s in list_steps(folder) if s > step):
-        for path in reversed(_paths(folder, later)):
+        for path in checkpoint_paths(folder, later):
             if path.exists():
                 os.replace(path, path.with_name(path.name + ".damaged"))
     for orphan in folder.glob("step-*.safetensors"):
@@ -231,7 +232,7 @@ def rewind(folder: Path, step: int, best: Best | None) -> None:
     if best is not None and best.step in list_steps(folder):
         mark_best(folder, best)
     else:
-        _remove(folder / "best.json")
+        _remove(folder / BEST)
 
 
 class _FormatError(CheckpointError):
@@ -250,7 +251,7 @@ def _load_or_problem(path: Path) -> Checkpoint | str:
 
 def path_of(folder: Path, step: int) -> Path:
     """The path of the JSON of the checkpoint of `step`, whether it exists or not."""
-    return _paths(folder, step)[1]
+    return checkpoint_paths(folder, step).json
 
 
 def _require_json(scalars: Mapping[str, JSON], meta: Mapping[str, JSON]) -> None:
@@ -261,10 +262,6 @@ def _require_json(scalars: Mapping[str, JSON], meta: Mapping[str, JSON]) -> None
         raise CheckpointError(f"The scalars {dict(scalars)!r} cannot be saved as JSON: {error}.") from error
 
 
-def _paths(folder: Path, step: int) -> tuple[Path, Path]:
-    return folder / f"step-{step:08d}.safetensors", folder / f"step-{step:08d}.json"
-
-
 def _digest(body: Mapping[str, JSON]) -> str:
     return hashlib.sha256(json_bytes(body)).hexdigest()
 
@@ -273,9 +270,8 @@ def _rotate(folder: Path, keep: int) -> None:
     best = read_best(folder)
     for step in list_steps(folder)[:-keep]:
         if best is None or step != best.step:
-            tensor_path, json_path = _paths(folder, step)
-            _remove(json_path)
-            _remove(tensor_path)
+            for path in checkpoint_paths(folder, step):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from raymine.errors import CheckpointError
-from raymine.files import JSON, atomic_file
+from raymine.files import JSON, UnreadableFile, atomic_file, file_digest
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -114,19 +114,18 @@ def _header(order: list[str], tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _verify(path: Path, expected: Fingerprint) -> None:
-    hasher = hashlib.sha256()
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
             raise CheckpointError(f"{path} is damaged: it is not a file.")
         if state.st_size != expected.bytes:
             raise CheckpointError(f"{path} is damaged: {state.st_size} bytes, {expected.bytes} were written.")
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                hasher.update(chunk)
+        found = file_digest(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing, though its JSON is there.") from error
+    except UnreadableFile as error:
+        raise CheckpointError(f"{path} {error.what}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if hasher.hexdigest() != expected.sha256:
+    if found != expected.sha256:
         raise CheckpointError(f"{path} is damaged: its content does not match its checksum.")

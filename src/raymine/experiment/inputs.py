@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from raymine.files import UnreadableFile, read_json
+from raymine.files import read_object
 from raymine.run_files import IMAGES
 from raymine.scenes.depth import DEPTH_MAP
-
-_SHOWN = 5
 
 
 def recorded_inputs(run: Path) -> dict[str, str]:
@@ -17,11 +15,7 @@ def recorded_inputs(run: Path) -> dict[str, str]:
 
     {} for a run that recorded none.
     """
-    try:
-        found = read_json(run / IMAGES)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(run / IMAGES)
 
 
 def recorded_images(run: Path) -> tuple[str, ...]:
@@ -37,9 +31,3 @@ def recorded_depths(run: Path) -> dict[str, str]:
 def changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
     """The names whose digests differ, in order."""
     return tuple(sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)))
-
-
-def in_words(names: Collection[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(list(names)[:_SHOWN]) + more

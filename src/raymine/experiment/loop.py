@@ -23,6 +23,7 @@ from raymine.contracts import Renderer, StepReport
 from raymine.errors import CheckpointError, ResourceError, RunError, TrainingError, option
 from raymine.evaluate.quick import QuickScore
 from raymine.files import JSON
+from raymine.quantities import listing
 from raymine.rundir import RunDir
 from raymine.step.hardness import HardView
 
@@ -30,7 +31,7 @@ from .drive import NON_FINITE_LIMIT, Burst, Driver, Limits
 from .observers import EvalInfo, Event, HardViews, LiveRun, Observer, Observers, StepInfo
 from .request import RunResult
 from .saved.loopstate import LoopState, Window
-from .saved.restore import name_some, restore_loop
+from .saved.restore import restore_loop
 from .saved.saver import Saver
 from .signals import StopSignals
 from .stopwatch import Stopwatch
@@ -236,10 +237,10 @@ class Loop:
             return
         if self._driver.finished:
             raise TrainingError(
-                f"Training diverged: non-finite values in {name_some(broken)} at the last step, {step}.",
+                f"Training diverged: non-finite values in {listing(broken)} at the last step, {step}.",
                 hint="Lower the learning rate, and run `raymine check` on the scene; earlier checkpoints are kept.",
             )
-        self._roll_back(f"non-finite values in {name_some(broken)}")
+        self._roll_back(f"non-finite values in {listing(broken)}")
 
     def _roll_back(self, reason: str) -> None:
         """Restore the parameters of the last finite checkpoint and continue from the current step.

@@ -14,6 +14,7 @@ from raymine.config import RunConfig, allowing, differences, identity, model_dig
 from raymine.engines import draws_on_device
 from raymine.errors import ConfigError, RunError, option
 from raymine.files import JSON
+from raymine.quantities import listing
 from raymine.rundir import Manifest, RunDir, check_target, describe_environment, register
 from raymine.rundir.folder import slug
 from raymine.rundir.manifest import utc_now
@@ -24,7 +25,7 @@ from raymine.step.hardness import hard_view
 
 from .bank_budget import bank_sentence, falls_short
 from .drive import Limits
-from .inputs import changed_names, in_words, recorded_depths
+from .inputs import changed_names, recorded_depths
 from .loop import Loop, LoopSetup
 from .memory import memory_errors
 from .observers import Event, Observer, Observers, SilentObserver, StartInfo
@@ -167,7 +168,7 @@ def _require_same_images(run: RunDir, work: Work) -> None:
     changed = changed_names(before, work.depths) if before else ()
     if changed:
         raise RunError(
-            f"Depth maps of the scene have changed since {run.path} was started: {in_words(changed)}.",
+            f"Depth maps of the scene have changed since {run.path} was started: {listing(changed)}.",
             hint=f"Put the old ones back, or train anew with another {option('out')}.",
         )
 

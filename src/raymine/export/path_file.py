@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from raymine.cameras import from_normalised, to_normalised
-from raymine.cameras.poses import FARTHEST
+from raymine.cameras import from_normalised, pose_fault, to_normalised
 from raymine.contracts import Camera, Scene
 from raymine.errors import ConfigError
 from raymine.files import JSON, UnreadableFile, read_json, write_json
@@ -128,17 +127,11 @@ def _pose(value: Any, where: str) -> np.ndarray:
     if matrix.size not in (12, 16):
         raise ConfigError(f"{where} must hold 16 numbers (4x4, rows first), got {matrix.size}.")
     pose = matrix.reshape(-1, 4)[:3]
-    rotation = pose[:, :3]
-    if not np.isfinite(pose).all():
-        raise ConfigError(f"{where} holds a number that is not finite.")
-    if np.abs(pose).max() > FARTHEST:
-        raise ConfigError(f"{where} holds {pose.flat[np.abs(pose).argmax()]:.3g}, which is beyond any scene.")
-    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
-    if deviation > 1e-2 or np.linalg.det(rotation) < 0:
+    fault = pose_fault(pose)
+    if fault is not None:
         raise ConfigError(
-            f"{where}: the left 3x3 part must be a rotation; it deviates by {deviation:.3g}"
-            f" (determinant {np.linalg.det(rotation):.3g}).",
-            hint="Numbers go rows first: right, up, back and position are the COLUMNS of the 4x4 matrix.",
+            f"{where} {fault}.",
+            hint="A pose is a rotation and a position, rows first: right, up, back and position are its COLUMNS.",
         )
     return pose
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raymine.errors import SceneError
-from raymine.files import UnreadableFile, open_file
+from raymine.files import UnreadableFile, file_digest
 from raymine.scenes.images import IMAGE_SUFFIXES
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".3gp", ".mts", ".wmv"})
@@ -122,14 +122,10 @@ def _too_few(path: Path, files: list[Path], skipped: list[Skipped]) -> SceneErro
 
 
 def _digest_of(path: Path, prefix: str = "") -> str:
-    found = hashlib.sha256(prefix.encode(errors="replace"))
     try:
-        with open_file(path) as file:
-            while data := file.read(1 << 20):
-                found.update(data)
+        return file_digest(path, prefix.encode(errors="replace"))
     except UnreadableFile as error:
         # A photo that cannot be opened is reported when its pixels are read.
         if prefix:
             raise SceneError(f"{path} {error.what}") from error
-        found.update(str(path).encode(errors="replace"))
-    return found.hexdigest()
+        return hashlib.sha256(str(path).encode(errors="replace")).hexdigest()

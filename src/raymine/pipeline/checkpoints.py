@@ -6,10 +6,8 @@ import hashlib
 from pathlib import Path
 
 from raymine.errors import RunError
-from raymine.files import JSON, UnreadableFile, json_bytes, read_json
-from raymine.run_files import CHECKPOINTS, list_steps
-
-_BEST = "best.json"
+from raymine.files import UnreadableFile, file_digest, json_bytes, read_json, read_object
+from raymine.run_files import BEST, CHECKPOINTS, checkpoint_paths, list_steps
 
 
 def last_step(run: Path) -> int:
@@ -22,13 +20,13 @@ def last_step(run: Path) -> int:
 
 def best_step(run: Path) -> int | None:
     """The step of the checkpoint that held-out views selected; None if there is none."""
-    found = _read(run / CHECKPOINTS / _BEST).get("step")
+    found = read_object(run / CHECKPOINTS / BEST).get("step")
     return found if type(found) is int else None
 
 
 def tensors_digest(run: Path, step: int) -> str:
     """sha256 in hex of the tensors of a checkpoint, as the checkpoint records it."""
-    saved = _paths(run, step)[0]
+    saved = checkpoint_paths(run / CHECKPOINTS, step).json
     try:
         return str(read_json(saved)["tensors"]["sha256"])
     except (UnreadableFile, KeyError, TypeError) as error:
@@ -39,8 +37,8 @@ def checkpoint_files(run: Path) -> list[Path]:
     """The files of the latest checkpoint and of the best one, which later stages read."""
     best = best_step(run)
     chosen = {last_step(run)} | ({best} if best is not None else set())
-    marker = [] if best is None else [run / CHECKPOINTS / _BEST]
-    return [*(path for step in sorted(chosen) for path in _paths(run, step)), *marker]
+    marker = [] if best is None else [run / CHECKPOINTS / BEST]
+    return [*(path for step in sorted(chosen) for path in checkpoint_paths(run / CHECKPOINTS, step)), *marker]
 
 
 def damaged_checkpoints(run: Path) -> list[Path]:
@@ -60,29 +58,11 @@ def damaged_checkpoints(run: Path) -> list[Path]:
 
 def _intact(run: Path, step: int) -> bool:
     """Whether both files of a checkpoint are what was written."""
-    saved, tensors = _paths(run, step)
-    body = _read(saved)
+    saved, tensors = checkpoint_paths(run / CHECKPOINTS, step)
+    body = read_object(saved)
     if body.pop("digest", None) != hashlib.sha256(json_bytes(body)).hexdigest():
         return False
-    digest = hashlib.sha256()
     try:
-        with open(tensors, "rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        return digest.hexdigest() == tensors_digest(run, step)
-    except (OSError, RunError):
+        return file_digest(tensors) == tensors_digest(run, step)
+    except (UnreadableFile, RunError):
         return False
-
-
-def _paths(run: Path, step: int) -> tuple[Path, Path]:
-    """The JSON of a checkpoint and its tensors."""
-    stem = run / CHECKPOINTS / f"step-{step:08d}"
-    return stem.with_suffix(".json"), stem.with_suffix(".safetensors")
-
-
-def _read(path: Path) -> dict[str, JSON]:
-    try:
-        found = read_json(path)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}

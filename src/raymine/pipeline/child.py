@@ -8,40 +8,15 @@ when its standard input does.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import threading
-import time
 
-_PR_SET_PDEATHSIG = 1
-_PERIOD = 0.5
-
-
-def die_with(parent: int) -> None:
-    """End this process when `parent` ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(137)
-
-
-def end_with(parent: int) -> None:
-    """As `die_with`, on every system: for a process that goes on in Python."""
-    die_with(parent)
-    if sys.platform != "linux":
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    """Where the system does not tell that the parent has ended, look for it."""
-    while os.getppid() == parent:
-        time.sleep(_PERIOD)
-    os._exit(137)
+from raymine.lifetime import die_with, end_with
 
 
 def _watch_input() -> None:
+    """End this process when its standard input ends."""
     while os.read(0, 4096):
         pass
     os._exit(137)
@@ -51,18 +26,17 @@ def main() -> int:
     kind, *arguments = sys.argv[2:]
     if sys.argv[1] == "stdin":
         threading.Thread(target=_watch_input, daemon=True).start()
+    elif kind == "own":
+        # The other program inherits this, but no thread that looks for the parent.
+        die_with(int(sys.argv[1]))
     else:
-        parent = int(sys.argv[1])
-        die_with(parent)
+        end_with(int(sys.argv[1]))
     if kind == "own":
-        # The wish to die with the parent outlives this call.
         try:
             os.execvp(arguments[0], arguments)
         except OSError as error:
             print(f"error: the program {arguments[0]} cannot be started: {error.strerror}.", file=sys.stderr)
             return 2
-    if sys.platform != "linux" and sys.argv[1] != "stdin":
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     sys.argv = ["raymine", *arguments]
     import importlib
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STUDY = "optuna.db"
 _NAME = "sweep"
 _GUIDED, _MOST_ASKED = 10, 1000
-"""Requests after which a point that is not new is drawn at random instead, and after which there is none left."""
+"""After 10 repeated points, draw at random; after 1000, give up."""
 
 
 class OptunaSearch:

@@ -47,7 +47,7 @@ class Task:
 
     @property
     def record_file(self) -> Path:
-        return _record_file(self.folder, self.name)
+        return record_file(self.folder, self.name)
 
     @property
     def log(self) -> Path:
@@ -111,14 +111,15 @@ class Task:
             self.record_file.unlink()
 
 
-def _record_file(folder: Path, stage: str) -> Path:
+def record_file(folder: Path, stage: str) -> Path:
+    """The record of a stage of the scene or the trial whose results are in `folder`."""
     return folder / "stages" / f"{stage}.json"
 
 
 def _read_record(folder: Path, stage: str) -> Record | None:
     """The record of a stage of the scene whose results are in `folder`."""
     try:
-        data = read_json(_record_file(folder, stage))
+        data = read_json(record_file(folder, stage))
         return Record(**{key: data[key] for key in ("key", "parts", "result", "products", "seconds")})
     except (UnreadableFile, KeyError, TypeError):
         return None

@@ -16,13 +16,15 @@ from typing import Any, Literal
 from raymine.errors import ConfigError, RunError
 from raymine.files import JSON, UnreadableFile, read_json
 from raymine.metrics_log import read_rows
+from raymine.run_files import METRICS
 
+from .plan import record_file
 from .reading import number, require_known
 
 RULES = ("median", "halving")
 _KEYS = ("rule", "from_look", "min_trials", "factor")
-RECORD = Path("stages/train.json")
-"""The record of a trial that has finished or was pruned, in its folder."""
+PRUNE_KEY = ":prune"
+"""The key of the pruning rule among the settings of a trial."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def read_prune(path: Path, value: Any) -> Prune | None:
 def looks_of(run: Path) -> tuple[Look, ...]:
     """The looks of a run so far; () if it has no log that can be read."""
     try:
-        rows = read_rows(run / "metrics.jsonl")
+        rows = read_rows(run / METRICS)
     except RunError:
         return ()
     return tuple(
@@ -125,11 +127,11 @@ def others_of(trial: Path) -> list[Other]:
 
 def _other(folder: Path) -> Other | None:
     try:
-        result: Mapping[str, JSON] = read_json(folder / RECORD)["result"]
+        result: Mapping[str, JSON] = read_json(record_file(folder, "train"))["result"]
         return Other(looks_of(folder / Path(result["run"]).name), finished=not result.get("pruned"))
     except (UnreadableFile, KeyError, TypeError):
         # It still runs, or it was stopped. A trial of a changed file or version leaves older runs beside the latest.
-        logs = sorted(folder.glob("train-*/metrics.jsonl"), key=_changed)
+        logs = sorted(folder.glob(f"train-*/{METRICS}"), key=_changed)
         return Other(looks_of(logs[-1].parent), finished=False) if logs else None
 
 

@@ -226,7 +226,7 @@ def _start(
 
 @contextlib.contextmanager
 def _answering(ray: Any) -> Iterator[None]:
-    """Turn the errors of a cluster that is gone into one of raymine. Of a task itself, none is raised in the block."""
+    """Raise `RunError` if the cluster does not answer. Not for fetching results, which raises errors of tasks."""
     try:
         yield
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:

@@ -31,6 +31,8 @@ from .stages import OwnStage, Result
 
 State = Literal["waiting", "running", "done", "skipped", "failed", "blocked"]
 
+PIPELINE_LOCK = ".pipeline.lock"
+"""The file in the folder of a pipeline or a sweep that keeps other processes from it."""
 _POLL = 0.05
 _GRACE = 60.0
 """Seconds in which a stage may save its work after a signal."""
@@ -138,7 +140,7 @@ def locked(out: Path, what: str) -> Iterator[None]:
         raise RunError(f"The folder {out} of the {what} {fault}.", hint="Give another `out`.")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = file_lock(out / ".pipeline.lock")
+        lock = file_lock(out / PIPELINE_LOCK)
         lock.acquire(timeout=0.5)
     except Timeout:
         raise RunError(

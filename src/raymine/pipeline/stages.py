@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raymine.files import JSON
+from raymine.errors import RunError
+from raymine.files import JSON, UnreadableFile, file_digest
 from raymine.run_files import EVALUATION
 
 from .checkpoints import best_step, checkpoint_files, damaged_checkpoints, last_step, tensors_digest
@@ -142,7 +143,16 @@ def _exported(site: Site) -> list[Path]:
 
 
 def _written(site: Site, printed: JSON) -> Result:
-    return {"files": [str(file) for file in _exported(site)], "digest": [file_digest(file) for file in _exported(site)]}
+    files = _exported(site)
+    return {"files": [str(file) for file in files], "digest": [_exported_digest(file) for file in files]}
+
+
+def _exported_digest(path: Path) -> str:
+    """sha256 in hex of the name and the content of a file."""
+    try:
+        return file_digest(path, path.name.encode(errors="surrogateescape"))
+    except UnreadableFile as error:
+        raise RunError(f"{path} {error.what}") from error
 
 
 def _rendered(site: Site) -> Path:
@@ -283,18 +293,6 @@ def stamp(path: Path, *without: Path) -> str:
     except OSError:
         return "-"
     return f"{state.st_size}/{state.st_mtime_ns}/{state.st_ino}"
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file in hex, read in pieces; that of names and contents for a folder."""
-    digest = hashlib.sha256()
-    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if each.is_file():
-            digest.update(each.name.encode(errors="surrogateescape"))
-            with open(each, "rb") as file:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
-    return digest.hexdigest()
 
 
 def digest_of(value: JSON) -> str:

@@ -15,19 +15,16 @@ from .checkpoints import checkpoint_files, damaged_checkpoints
 from .devices import GIB, Place, places
 from .optuna_search import OptunaSearch, asked_points, require_optuna
 from .plan import Task, code_version, explain
-from .prune import Look
-from .run import PipelineResult, State, locked, run_tasks
+from .prune import PRUNE_KEY, Look
+from .run import PIPELINE_LOCK, PipelineResult, State, locked, run_tasks
 from .slurm import inside_allocation, slurm_places
 from .spec import Pipeline, SceneSpec
 from .stages import Result, Site, Stage, scene_stamp
 from .sweep_spec import Point, Sweep
 
 DESCRIPTION = "sweep.json"
-_LOCK = ".pipeline.lock"
 _RETRIES = 1
 _KEPT = ("run", "step", "elapsed", "held_out_psnr", "best_step", "best_held_out_psnr")
-_PRUNE = ":prune"
-"""The key of the pruning rule among the settings of a trial, as `raymine.cli.training.trial` expects it."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def options_of_trial(sweep: Sweep, point: Point, seed: int) -> dict[str, JSON]:
 
 def _task(sweep: Sweep, name: str, point: Point, seed: int, stamp: str) -> Task:
     settings = settings_of(sweep, point)
-    rule = {} if sweep.prune is None else {_PRUNE: asdict(sweep.prune)}
+    rule = {} if sweep.prune is None else {PRUNE_KEY: asdict(sweep.prune)}
 
     def command(site: Site) -> list[str]:
         # The child parses the same JSON that the key is made of.
@@ -181,7 +178,7 @@ def require_own_folder(sweep: Sweep) -> None:
         return
     description = sweep.out / DESCRIPTION
     if not description.exists():
-        if any(path.name != _LOCK for path in sweep.out.iterdir()):
+        if any(path.name != PIPELINE_LOCK for path in sweep.out.iterdir()):
             raise RunError(
                 f"The folder {sweep.out} exists and is not of a sweep; it is left untouched.",
                 hint="Give another `out`, or an empty folder.",

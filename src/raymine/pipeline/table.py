@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from raymine.files import JSON, UnreadableFile, read_json
+from raymine.files import JSON, read_object
 from raymine.run_files import MANIFEST
 from raymine.rundir.summary import protocol_of
 
@@ -66,7 +66,7 @@ def mean(lines: list[SceneScore]) -> SceneScore:
 
 def _score(scene: str, stages: dict[str, Result]) -> SceneScore:
     run = stages.get("train", {}).get("run")
-    manifest = _manifest(Path(run)) if run else {}
+    manifest = read_object(Path(run) / MANIFEST) if run else {}
     attempts = [attempt for attempt in manifest.get("attempts", []) if isinstance(attempt, dict)]
     found = stages.get("eval", {})
     protocol = found.get("protocol")
@@ -93,11 +93,3 @@ def _score(scene: str, stages: dict[str, Result]) -> SceneScore:
 def _total(attempts: list[JSON], name: str) -> float | None:
     values = [attempt[name] for attempt in attempts if isinstance(attempt.get(name), int | float)]
     return sum(values) if values else None
-
-
-def _manifest(run: Path) -> JSON:
-    try:
-        found = read_json(run / MANIFEST)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from raymine import checkpoint
-from raymine.files import UnreadableFile, flattened, read_json
+from raymine.files import UnreadableFile, flattened, number_or_none, read_json
 from raymine.metrics_log import Row, read_rows
+from raymine.run_files import EVALUATION, checkpoint_paths
 from raymine.rundir import Manifest, RunDir, summarise_run
 
 
@@ -136,7 +137,7 @@ def _read(path: Path) -> RunRecord:
     run = RunDir.open(path)
     manifest, config = run.read_manifest(), run.read_config_json()
     steps = checkpoint.list_steps(run.checkpoints)
-    tensors = [checkpoint.path_of(run.checkpoints, step).with_suffix(".safetensors") for step in steps[-1:]]
+    tensors = [checkpoint_paths(run.checkpoints, step).tensors for step in steps[-1:]]
     return RunRecord(
         path=path,
         label=path.name,
@@ -145,7 +146,7 @@ def _read(path: Path) -> RunRecord:
         config=config if isinstance(config, dict) else {},
         rows=tuple(read_rows(run.metrics)),
         events=tuple(read_rows(run.events)),
-        scores=_scores(path / "eval" / "metrics.json", run.checkpoints, steps),
+        scores=_scores(path / EVALUATION, run.checkpoints, steps),
         checkpoint_bytes=sum(file.stat().st_size for file in tensors if file.exists()),
     )
 
@@ -158,17 +159,17 @@ def _scores(metrics: Path, checkpoints: Path, steps: list[int]) -> Scores | None
     if not isinstance(found, dict) or not isinstance(found.get("images"), list):
         return None
     views = tuple(
-        (str(view.get("name")), _number(view.get("psnr")), _number(view.get("ssim")))
+        (str(view.get("name")), number_or_none(view.get("psnr")), number_or_none(view.get("ssim")))
         for view in found["images"]
         if isinstance(view, dict)
     )
     fitted = found.get("fitted")
     newest = checkpoint.path_of(checkpoints, steps[-1]) if steps else None
     return Scores(
-        _number(found.get("psnr")),
-        _number(found.get("ssim")),
+        number_or_none(found.get("psnr")),
+        number_or_none(found.get("ssim")),
         views,
-        _number(fitted.get("psnr")) if isinstance(fitted, dict) else None,
+        number_or_none(fitted.get("psnr")) if isinstance(fitted, dict) else None,
         newest is not None and newest.exists() and os.path.getmtime(newest) > os.path.getmtime(metrics),
     )
 
@@ -181,7 +182,3 @@ def _ratio(rows: list[Row]) -> float | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

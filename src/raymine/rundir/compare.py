@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from raymine.files import JSON, UnreadableFile, flattened, read_json
+from raymine.files import JSON, flattened, read_object
 from raymine.run_files import CONFIG, IMAGES, MANIFEST
 
 from .summary import RunSummary, summarise_run
@@ -78,13 +78,13 @@ def _differences(a: dict[str, JSON], b: dict[str, JSON]) -> list[Difference]:
 
 
 def _settings(path: Path) -> dict[str, JSON]:
-    data = _read(path / CONFIG)
+    data = read_object(path / CONFIG)
     return flattened({key: value for key, value in data.items() if key not in _NOT_SETTINGS})
 
 
 def _origin(path: Path) -> dict[str, JSON]:
     """Where a run came from: the environment of its last attempt, its seed, and digests of scene and images."""
-    data = _read(path / MANIFEST)
+    data = read_object(path / MANIFEST)
     attempts = data.get("attempts")
     last = attempts[-1] if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict) else {}
     environment = last.get("environment") or data.get("environment")
@@ -108,12 +108,4 @@ def _origin(path: Path) -> dict[str, JSON]:
 
 def _images(path: Path) -> dict[str, JSON]:
     """The digest of every training image, where the run recorded them."""
-    return {f"image {name}": digest for name, digest in _read(path / IMAGES).items()}
-
-
-def _read(path: Path) -> dict[str, JSON]:
-    try:
-        found = read_json(path)
-    except UnreadableFile:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return {f"image {name}": digest for name, digest in read_object(path / IMAGES).items()}

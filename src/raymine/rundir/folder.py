@@ -18,7 +18,7 @@ from raymine.files import (
     resource_error,
     write_json,
 )
-from raymine.run_files import CONFIG, IMAGES, LOCK, MANIFEST, is_run
+from raymine.run_files import CHECKPOINTS, CONFIG, EVENTS, IMAGES, LOCK, MANIFEST, METRICS, is_run
 
 from .lock import RunLock, is_lock_file, require_free
 from .manifest import Manifest, upgraded
@@ -36,15 +36,15 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def events(self) -> Path:
-        return self.path / "events.jsonl"
+        return self.path / EVENTS
 
     @staticmethod
     def create(path: Path | None, *, root: Path, stem: str, config: JSON, manifest: Manifest) -> RunDir:

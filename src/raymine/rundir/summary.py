@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from raymine.errors import RunError
-from raymine.files import JSON, UnreadableFile, read_json
-from raymine.run_files import CHECKPOINTS, EVALUATION, LOCK, MANIFEST, TAGS, is_run, list_steps
+from raymine.files import JSON, UnreadableFile, number_or_none, read_json
+from raymine.run_files import CHECKPOINTS, EVALUATION, LOCK, MANIFEST, TAGS, checkpoint_paths, is_run, list_steps
 
 from .lock import is_locked
 from .manifest import upgraded
@@ -135,8 +135,8 @@ def summarise_run(path: Path) -> RunSummary:
             best_held_out_psnr=stored.number("best_held_out_psnr"),
             problem=stored.text("error", "") or "",
             seed=stored.count("seed"),
-            eval_psnr=None if scores is None else _number(scores.get("psnr")),
-            eval_ssim=None if scores is None else _number(scores.get("ssim")),
+            eval_psnr=None if scores is None else number_or_none(scores.get("psnr")),
+            eval_ssim=None if scores is None else number_or_none(scores.get("ssim")),
             protocol=_quick_protocol(quick) if scores is None else protocol_of(scores),
             measured=_in_words(quick if scores is None else scores.get("protocol")),
             tags=read_tags(path),
@@ -161,11 +161,7 @@ def _mark(path: Path) -> str:
 def _last_save(path: Path) -> int:
     """When the latest checkpoint was saved, in nanoseconds; 0 if there is none."""
     steps = list_steps(path / CHECKPOINTS)
-    return (path / CHECKPOINTS / f"step-{steps[-1]:08d}.json").stat().st_mtime_ns if steps else 0
-
-
-def _number(value: JSON) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return checkpoint_paths(path / CHECKPOINTS, steps[-1]).json.stat().st_mtime_ns if steps else 0
 
 
 class _Fields:
@@ -197,7 +193,7 @@ class _Fields:
 
     def number(self, name: str) -> float | None:
         value = self._data.get(name)
-        found = _number(value)
+        found = number_or_none(value)
         if value is not None and found is None:
             raise self._unfit(name, "a number")
         return found

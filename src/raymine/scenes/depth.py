@@ -19,7 +19,7 @@ from torch import Tensor
 
 from raymine.contracts import Scene
 from raymine.errors import SceneError
-from raymine.files import UnreadableFile, open_file
+from raymine.files import UnreadableFile, file_digest, open_file
 from raymine.machine import cores
 
 from . import scratch
@@ -83,14 +83,10 @@ def depth_digests(scene: Scene, frames: Sequence[int]) -> dict[str, str]:
     chosen = [(scene.frames[i].image, depth) for i in frames if (depth := scene.frames[i].depth) is not None]
 
     def digest(path: Path) -> str:
-        found = hashlib.sha256(f"{scene.depth_unit!r} ".encode())
         try:
-            with open_file(path) as file:
-                while piece := file.read(1 << 20):
-                    found.update(piece)
-        except (UnreadableFile, OSError):
+            return file_digest(path, f"{scene.depth_unit!r} ".encode())
+        except UnreadableFile:
             return ""
-        return found.hexdigest()
 
     names = [Path(os.path.relpath(image, scene.root)).as_posix() + DEPTH_MAP for image, _ in chosen]
     with ThreadPoolExecutor(cores()) as pool:

@@ -16,10 +16,11 @@ import numpy as np
 from raymine.cameras import turn_clockwise
 from raymine.contracts import Camera
 from raymine.files import UnreadableFile
+from raymine.quantities import listing
 
 from .images import ImageHeader, read_header
 from .parsed import Intrinsics, Parsed, RawFrame
-from .problems import Problem, Severity, listing
+from .problems import Problem, Severity
 
 _SAME_ASPECT = 0.02
 # Clockwise quarter turns that make an image upright, for the EXIF orientations that are rotations without a mirror.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from raymine.cameras import field_of_view, lens_coverage
 from raymine.contracts import Camera
+from raymine.quantities import listing
 
 from .fit import Fitted
 from .parsed import Parsed, RawFrame
-from .problems import Problem, Severity, listing
+from .problems import Problem, Severity
 
 WIDEST = 170.0
 NARROWEST = 0.5

@@ -28,10 +28,11 @@ import numpy as np
 
 from raymine.cameras import apply_similarity, similarity
 from raymine.contracts import Bounds
+from raymine.quantities import listing
 
 from .fit import Fitted
 from .parsed import Parsed
-from .problems import Problem, listing
+from .problems import Problem
 
 Layout = Literal["inward", "forward", "outward"]
 

@@ -41,9 +41,3 @@ def refuse(path: Path, problems: Sequence[Problem]) -> SceneError:
         f"The scene {path} cannot be read{more}. {first.file}: {first.what}",
         hint=f"{first.fix} `raymine check {path}` lists every problem.",
     )
-
-
-def listing(names: Sequence[str], most: int = 5) -> str:
-    """At most `most` names in a sentence: "a, b, c and 14 more"."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

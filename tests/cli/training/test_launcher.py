@@ -40,7 +40,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
         ({0: LOST, 1: KILLED}, "Process 1 of 2 was killed (SIGKILL)"),
         ({0: KILLED, 1: TERMINATED}, "Process 0 of 2 was killed (SIGKILL)"),
         ({1: -signal.SIGSEGV, 0: 143}, "Process 1 of 2 was killed (SIGSEGV)"),
-        ({0: LOST, 1: TERMINATED}, "Process 0 of 2 waited in vain for another one"),
+        ({0: LOST, 1: TERMINATED}, "Process 0 of 2 lost contact with another process"),
     ],
 )
 def test_lost_process_starts_all_again_with_one_sentence(

@@ -60,7 +60,7 @@ def test_checkpoint_with_non_finite_values_is_refused(
     before = files_of(run)
     resume = request(trained[0], run, steps=60, resume=True)
     for use in (lambda: load_run(run), *((lambda: train(resume),) if name == "field." else ())):
-        with pytest.raises(CheckpointError, match=f"holds values that are not finite, in `{chosen}`") as caught:
+        with pytest.raises(CheckpointError, match=f"holds values that are not finite, in {chosen}") as caught:
             use()
         assert f"To use that of step {earlier} instead, move {path.stem}.json out of" in caught.value.hint
     assert files_of(run) == before

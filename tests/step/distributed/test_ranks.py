@@ -85,7 +85,7 @@ def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: py
     for device in ("cpu", "meta"):
         ranks.broadcast(torch.zeros(3, device=device))
         ranks.sum(torch.zeros(3, device=device))
-        ranks.sum_rows(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, device=device), [2])
+        ranks.gather_rows(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, device=device), [2])
     assert used == [("gloo", "cpu")] * 4 + [("nccl", "meta")] * 4
 
 
@@ -126,5 +126,5 @@ def test_no_rows_of_any_rank_are_not_sent() -> None:
     groups: Any = Groups(setup="setup", control="gloo", data="gloo")  # type: ignore[arg-type]
     ranks = Ranks()
     ranks._groups, ranks.active = groups, True
-    rows, values = ranks.sum_rows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), [0])
+    rows, values = ranks.gather_rows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), [0])
     assert (rows.shape, values.shape) == ((0,), (0, 3))

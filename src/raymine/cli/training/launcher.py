@@ -63,7 +63,7 @@ def launch(count: int, gpus: bool, restarts: int) -> int:
             rank, code = _cause(failures, PeerLostError.exit_code)
             if code != PeerLostError.exit_code and (code > 0 or -code in _STOPS):
                 return code if code > 0 else 128 - code
-            how = f"was killed ({_signal_name(-code)})" if code < 0 else "waited in vain for another one"
+            how = f"was killed ({_signal_name(-code)})" if code < 0 else "lost contact with another process"
             lost = f"Process {rank} of {count} {how}"
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
@@ -81,7 +81,7 @@ def _require(count: int, gpus: bool) -> None:
     if not gpus and count > MOST * (os.cpu_count() or 1):
         raise ConfigError(
             f"--processes {count}: this machine has {os.cpu_count()} cores.",
-            hint=f"Start at most {MOST} processes for each core; one for each is already much.",
+            hint=f"Start at most {MOST} processes for each core; more than one per core rarely helps.",
         )
     if not gpus:
         return

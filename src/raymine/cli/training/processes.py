@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raymine.errors import ConfigError, RaymineError, RunError
+from raymine.lifetime import end_with
 
 from .. import output
 
@@ -65,8 +66,6 @@ def train_as_rank(request: TrainRequest, timeout: float, lead: Callable[[TrainRe
     place = _place()
     launcher = os.environ.get(LAUNCHED)
     if launcher is not None:
-        from raymine.pipeline.child import end_with
-
         end_with(int(launcher))
     _choose_interface(place)
     device = torch.device("cpu")

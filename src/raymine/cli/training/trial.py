@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(text: str, arguments: list[str]) -> int:
-    from raymine.pipeline.prune import Prune, looks_of
+    from raymine.pipeline.prune import PRUNE_KEY, Prune, looks_of
 
     from .narrate import narrated_train
 
@@ -39,7 +39,7 @@ def _train(text: str, arguments: list[str]) -> int:
     if isinstance(parsed, int):
         return parsed
     settings = json.loads(text)
-    rule = settings.pop(":prune", None)
+    rule = settings.pop(PRUNE_KEY, None)
     # The manifest records a command that can be typed.
     command = ("python", "-m", "raymine.cli.training.trial", text, *arguments)
     train = cast(Train, parsed)
@@ -65,13 +65,10 @@ def _train(text: str, arguments: list[str]) -> int:
 
 def _is_stopped(run: Path) -> bool:
     """Whether the run was stopped in good order, and has not finished."""
-    from raymine.files import UnreadableFile, read_json
+    from raymine.files import read_object
     from raymine.run_files import MANIFEST
 
-    try:
-        return bool(read_json(run / MANIFEST).get("status") == "stopped")
-    except (UnreadableFile, AttributeError):
-        return False
+    return bool(read_object(run / MANIFEST).get("status") == "stopped")
 
 
 def _verdict(prune: Prune, run: Path) -> dict[str, JSON] | None:

@@ -251,7 +251,7 @@ class GraphTrainer(ABC):
         """The stages of a step in order: name, what it does, and whether it sends something to other ranks."""
         return (
             ("look", self.look, False),
-            ("gather", lambda: self.ranks.gather(self.buffers, self.sums), True),
+            ("sum judged", lambda: self.ranks.sum_judged(self.buffers, self.sums), True),
             ("learn", self.learn, False),
             ("add up", self.add_up, True),
             ("update", self.update, False),

@@ -67,8 +67,8 @@ class DeviceRanks:
         far.copy_(torch.where(own, far, near))
         weight.copy_(torch.where(own, weight, 0.0))
 
-    def gather(self, buffers: TrainBuffers, sums: Tensor) -> None:
-        """Send what `judge` found."""
+    def sum_judged(self, buffers: TrainBuffers, sums: Tensor) -> None:
+        """Sum what `judge` found over the ranks."""
         if not self.active:
             return
         own = self._message.zero_()
@@ -77,7 +77,7 @@ class DeviceRanks:
         self._sum(own)
 
     def judged(self, buffers: TrainBuffers, sums: Tensor) -> Judged:
-        """What `judge` found on all ranks. Call it after `gather`."""
+        """What `judge` found on all ranks. Call it after `sum_judged`."""
         if not self.active:
             return Judged(sums, len(sums), buffers.n_samples, self._zero)
         counts = self._message[_SUMS:].to(torch.int32)

@@ -15,6 +15,7 @@ from raymine.config import RunConfig, allowing
 from raymine.errors import RunError, SceneError
 from raymine.files import UnreadableFile
 from raymine.metrics_log import Row, read_rows
+from raymine.quantities import listing
 from raymine.rundir import RunDir
 from raymine.rundir.compare import Difference, origins
 from raymine.scenes import load_scene, scene_digest
@@ -22,7 +23,7 @@ from raymine.scenes.bank.sources import sources_of
 from raymine.scenes.depth import depth_digests
 
 from ..horizon import Replay
-from ..inputs import changed_names, in_words, recorded_depths, recorded_inputs
+from ..inputs import changed_names, recorded_depths, recorded_inputs
 from ..prepare import split_training
 from ..request import TrainRequest
 
@@ -129,7 +130,7 @@ def changed_inputs(path: Path, *, allow: Collection[str] = ()) -> tuple[str, ...
     if recorded and not told:
         changed = changed_names(recorded, _present_inputs(config, depths=bool(recorded_depths(path))))
         if changed:
-            told.append(f"{'the image' if len(changed) == 1 else f'{len(changed)} images'} {in_words(changed)}")
+            told.append(f"{'the image' if len(changed) == 1 else f'{len(changed)} images'} {listing(changed)}")
     return tuple(told)
 
 

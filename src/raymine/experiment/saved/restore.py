@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raymine import checkpoint
 from raymine.checkpoint import Checkpoint
 from raymine.errors import CheckpointError, ConfigError, option
+from raymine.quantities import listing
 
 from .loopstate import LoopState
 
@@ -21,7 +21,7 @@ def restore_state(state: TrainState, found: Checkpoint) -> None:
     broken = state.non_finite()
     if broken:
         raise CheckpointError(
-            f"{found.path} holds values that are not finite, in {name_some(broken)}: training had diverged when it was "
+            f"{found.path} holds values that are not finite, in {listing(broken)}: training had diverged when it was "
             "saved.",
             hint=_way_on(found),
         )
@@ -33,11 +33,6 @@ def restore_loop(found: Checkpoint) -> LoopState:
         return LoopState.from_json(found.meta.get("loop"))
     except ConfigError as error:
         raise CheckpointError(f"{found.path} is damaged: {error.message}") from error
-
-
-def name_some(names: Sequence[str]) -> str:
-    """`a, b`, or `a and 4 more` for a longer list."""
-    return ", ".join(f"`{name}`" for name in names) if len(names) < 3 else f"`{names[0]}` and {len(names) - 1} more"
 
 
 def _way_on(found: Checkpoint) -> str:

@@ -27,13 +27,14 @@ from raymine.config import InitFrom, RunConfig, allowing
 from raymine.contracts import FieldConfig, Part, Scene
 from raymine.errors import ConfigError, RunError, SceneError, option
 from raymine.files import expanded
+from raymine.quantities import listing
+from raymine.run_files import CHECKPOINTS
 from raymine.rundir import RunDir
 from raymine.scenes import load_scene, scene_digest
 from raymine.step import TrainConfig, TrainState
 
 from ..inputs import recorded_images
 from ..request import TrainRequest
-from .restore import name_some
 
 _PARTS = ("field", "sampler")
 _OF_IMAGES = ("poses", "exposure")
@@ -144,7 +145,7 @@ def open_start(start: Start) -> Checkpoint:
     if start.found is not None:
         return start.found
     init = start.init
-    path = checkpoint.path_of(Path(init.run) / "checkpoints", init.step)
+    path = checkpoint.path_of(Path(init.run) / CHECKPOINTS, init.step)
     if not path.exists() or _digest(path) != init.digest:
         raise RunError(
             f"This run began with step {init.step} of {init.run}, which is no longer there, and has no checkpoint yet.",
@@ -174,7 +175,7 @@ def take(state: TrainState, start: Start, images: Sequence[str]) -> Taken:
         left += misfits
     if not any(name.startswith("field.") for name in taken):
         kinds = type(start.field).__name__, type(state.config.field).__name__
-        fault = f"nothing of its field fits this model: {name_some(left)}"
+        fault = f"nothing of its field fits this model: {listing(left)}"
         if kinds[0] != kinds[1]:
             fault = f"its field is {kinds[0]}, and that of this run is {kinds[1]}"
         raise ConfigError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from raymine.contracts import Renderer
 from raymine.errors import option
 from raymine.evaluate.hard_images import ImageErrors
+from raymine.quantities import listing
 
 Looks = list[tuple[float, ...]]
 """Errors of every training image at the first look and at the latest ones, as the loop keeps and saves them."""
@@ -38,7 +39,7 @@ class ImageGuard:
     def warning(self, hard: Sequence[str], run: Path) -> str:
         """The warning about these images, in words."""
         one = len(hard) == 1
-        listed = ", ".join(hard[:_MOST_NAMES]) + (f" and {len(hard) - _MOST_NAMES} more" * (len(hard) > _MOST_NAMES))
+        listed = listing(hard, _MOST_NAMES)
         stays, its = ("stays", "Its pose is") if one else ("stay", "Their poses are")
         them = "it" if one else "them"
         return (

@@ -8,6 +8,7 @@ import numpy as np
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
+from raymine.quantities import listing
 from raymine.step import TrainConfig, TrainState
 from raymine.step.poses import scene_scale
 
@@ -53,11 +54,10 @@ class PoseWatch:
         if poses is None or not new:
             return ""
         self._told.update(new)
-        names = [self._names[index] for index in new[:_NAMED]]
-        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        names = listing([self._names[index] for index in new], _NAMED)
         limits = f"{poses.config.limit_degrees:g} degrees, {poses.config.limit_distance:g} of the scene's scale"
         return (
-            f"the pose correction of {', '.join(names)}{more} has reached its limit ({limits}) and goes no further; "
+            f"the pose correction of {names} has reached its limit ({limits}) and goes no further; "
             "if many images do, the given poses are too far off, or poses.lr is too high"
         )
 

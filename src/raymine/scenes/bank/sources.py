@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
-from raymine.files import UnreadableFile, open_file
+from raymine.files import UnreadableFile, file_digest
 
 Stamp = tuple[int, ...]
 """What `stat` says of an image, then of its mask if there is one: size, mtime in ns, ctime in ns, inode.
@@ -50,15 +50,6 @@ def _stamp(path: Path) -> Stamp:
     except (OSError, ValueError) as error:
         raise UnreadableFile(f"cannot be opened: {getattr(error, 'strerror', None) or error}.") from error
     return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file in hex. It reads the file in pieces. Raises `UnreadableFile`."""
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def sources_of(scene: Scene, frames: Sequence[int]) -> tuple[Source, ...]:

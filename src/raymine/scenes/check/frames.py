@@ -9,9 +9,10 @@ import torch
 
 from raymine.cameras import camera_directions, pose_fault
 from raymine.contracts import Camera, Scene
+from raymine.quantities import listing
 from raymine.scenes.load import Assembly
 from raymine.scenes.parsed import Parsed
-from raymine.scenes.problems import Problem, listing
+from raymine.scenes.problems import Problem
 
 _PROBES = 9
 

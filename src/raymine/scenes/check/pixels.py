@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from raymine.files import UnreadableFile
 from raymine.machine import cores
+from raymine.quantities import listing
 from raymine.scenes.bank.decode import UnreadableMask, decode, read_header
 from raymine.scenes.bank.pack import DEFAULT_BUDGET, SHRINK_IMAGE, largest_decode, memory_excess
 from raymine.scenes.bank.sources import Source
 from raymine.scenes.images import blank_words
 from raymine.scenes.images import read_header as read_image_header
 from raymine.scenes.load import Assembly
-from raymine.scenes.problems import Problem, listing
+from raymine.scenes.problems import Problem
 
 _RESTORE = "Restore the file from its source, or remove its frame."
 _MOST_THREADS = 8

@@ -7,9 +7,9 @@ import shlex
 import stat
 from pathlib import Path
 
+from raymine.quantities import listing
 from raymine.scenes.images import images_in
 from raymine.scenes.parsed import Parsed
-from raymine.scenes.problems import listing
 
 from .blender import is_blender, parse_blender
 from .colmap import find_model, find_partial_model, parse_colmap

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from raymine.contracts import Split
+from raymine.quantities import listing
 from raymine.scenes.images import ImageFinder
 from raymine.scenes.parsed import Parsed, RawFrame
-from raymine.scenes.problems import listing
 
 from .blender import SPLITS, parse_frames
 from .jsonfiles import read_aabb_scale, read_object

@@ -120,10 +120,9 @@ def name_attempt(store: dist.Store, place: Place, limit: float) -> str:
 
 
 def interface_to(address: str) -> str | None:
-    """The network interface through which other machines see this one, if packets to `address` tell; else None.
+    """The network interface that routes to `address`; None if unknown.
 
-    `address` may be this machine itself. An address of loopback tells nothing; then it is the interface of the default
-    route.
+    An address of this machine itself gives the interface that has it, a loopback address that of the default route.
     """
     for target in (address, "192.0.2.1"):
         own = _own_address(target)

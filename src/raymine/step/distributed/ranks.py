@@ -149,7 +149,7 @@ class Ranks:
         slices = [part.total * r // self.world for r in range(self.world + 1)]
         return self._rows(values, [stop - start for start, stop in itertools.pairwise(slices)])
 
-    def sum_rows(self, rows: Tensor, values: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def gather_rows(self, rows: Tensor, values: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Rows [n] int64 and values [n, F] of all ranks, one after the other. counts: n of every rank."""
         return self._rows(rows, counts), self._rows(values, counts)
 

@@ -102,7 +102,7 @@ def _summed_rows(ranks: Ranks, own: _Own, counts: list[int]) -> Tensor:
         values = parameter.detach().new_zeros(0, *parameter.shape[1:])
     else:
         rows, values = grad._indices()[0], grad._values()
-    rows, values = ranks.sum_rows(rows, values, counts)
+    rows, values = ranks.gather_rows(rows, values, counts)
     distinct, place = rows.unique(return_inverse=True)
     summed = values.new_zeros(len(distinct), *values.shape[1:])
     # Rank by rank: a row occurs once in each, so no sum depends on the order of additions, which differs on CUDA.
