@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,8 @@ def write_images(folder: Path, count: int) -> int:
     Encoding is slow, so files share a few dozen pictures and differ in a comment.
     """
     (folder / "images").mkdir(parents=True)
-    bases = [base_jpeg(seed) for seed in range(min(BASES, count))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        bases = list(pool.map(base_jpeg, range(min(BASES, count))))
     total, frames = 0, []
     for i in range(count):
         base = bases[i % len(bases)]

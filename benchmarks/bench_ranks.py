@@ -1,7 +1,7 @@
-"""Times steps of the plain engine: without ranks, with one rank through torch.distributed, and with two on one device.
+"""Times steps of one engine: without ranks, with one rank through torch.distributed, and with two on one device.
 
-    python benchmarks/bench_ranks.py SCENE [--recipe ngp] [--policy hard] [--samples N] [--rounds 10] [--steps 20]
-                                     [--device auto] [--downscale 1] [--out FILE]
+    python benchmarks/bench_ranks.py SCENE [--recipe ngp] [--policy hard] [--engine plain] [--samples N]
+                                     [--rounds 10] [--steps 20] [--device auto] [--downscale 1] [--out FILE]
 
 All draw the same rays. The first two take turns in one process, so that other load on the machine meets both; the third
 follows with as many rounds. Tensors of one rank go by NCCL on CUDA, else by gloo; those of two ranks on one device by
@@ -41,10 +41,11 @@ WARM_UP = 40
 
 
 def made(config: TrainConfig, data: TrainData, device: torch.device, ranks: Ranks) -> Engine:
-    """A plain engine that has taken its first steps."""
+    """An engine that has taken its first steps."""
     state = create_state(config, data, seed=0, device=device, ranks=ranks)
     state.horizon = 20_000
     engine = engine_for(state, data)
+    engine.warm_up()
     advance(engine, WARM_UP, device)
     return engine
 
@@ -75,7 +76,8 @@ def report(options: argparse.Namespace, config: TrainConfig, case: str, ranks: R
     """Print a row, and append it to the file of rows. `options.alone`: the median without ranks, in milliseconds."""
     row = {
         "benchmark": "ranks", "case": case, "backend": ranks.backend, "scene": Path(options.scene).name,
-        "recipe": options.recipe, "policy": config.mining.policy, "samples": config.batch.samples,
+        "recipe": options.recipe, "engine": config.engine, "policy": config.mining.policy,
+        "samples": config.batch.samples,
         "downscale": options.downscale, "rounds": options.rounds, "steps": options.steps,
         "step_ms": statistics.median(timed), "least_ms": min(timed), "most_ms": max(timed),
         "against_alone": statistics.median(timed) / options.alone,
@@ -128,6 +130,7 @@ def main() -> None:
     parser.add_argument("scene")
     parser.add_argument("--recipe", default="ngp")
     parser.add_argument("--policy", default="hard")
+    parser.add_argument("--engine", choices=("plain", "fused"), default="plain")
     parser.add_argument("--samples", type=int, default=None, help="of a step, of all ranks; else as the recipe says")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
@@ -139,7 +142,7 @@ def main() -> None:
     options = parser.parse_args()
     device = resolve_device(options.device)
     scene = load_scene(options.scene, downscale=options.downscale)
-    changes = {"engine": "plain", "mining.policy": options.policy}
+    changes = {"engine": options.engine, "mining.policy": options.policy}
     if options.samples is not None:
         changes |= {"batch.samples": options.samples, "batch.max_rays": options.samples // 4}
     config = replace_fields(recipes.build(options.recipe, scene, device.type), changes)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from raymine import files
 from raymine.errors import ResourceError
 from raymine.files import (
     UnreadableFile,
     atomic_file,
+    begin_digest,
     file_digest,
     finite_or_none,
     is_temp,
@@ -194,6 +196,25 @@ def test_file_digest_is_that_of_the_prefix_and_the_whole_file(tmp_path: Path) ->
     assert file_digest(tmp_path / "a", b"name") == hashlib.sha256(b"name" + data).hexdigest()
     with pytest.raises(UnreadableFile, match="cannot be opened: No such file"):
         file_digest(tmp_path / "b")
+
+
+def test_a_digest_that_was_begun_is_used_once_and_only_for_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_BEGUN", {})
+    path = tmp_path / "a"
+    path.write_bytes(b"before")
+    begin_digest(path)
+    begin_digest(tmp_path / "absent")
+    (begun,) = files._BEGUN.values()
+    assert begun.result() == hashlib.sha256(b"before").hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_digest", lambda *_: "hashed now")
+        assert file_digest(path) == hashlib.sha256(b"before").hexdigest()
+        assert file_digest(path) == "hashed now"
+    begin_digest(path)
+    path.write_bytes(b"longer than before")
+    assert file_digest(path) == hashlib.sha256(b"longer than before").hexdigest()
 
 
 def test_obstacle_names_what_is_in_the_way_of_a_file_or_a_folder(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from raymine.errors import ResourceError, has_option, option
 
@@ -239,7 +241,7 @@ class UnreadableFile(Exception):
 
 
 @contextlib.contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading. Raises `UnreadableFile` for anything else, and never waits.
 
     A pipe or a device is refused, since reading one may never end.
@@ -272,11 +274,45 @@ def read_file(path: Path, *, largest: int | None = None) -> bytes:
 
 
 def file_digest(path: Path, prefix: bytes = b"") -> str:
-    """sha256 in hex of `prefix` and the bytes of a regular file, which it reads in pieces. Raises `UnreadableFile`."""
-    digest = hashlib.sha256(prefix)
+    """sha256 in hex of `prefix` and the bytes of a regular file, which it reads in pieces. Raises `UnreadableFile`.
+
+    If `begin_digest` has begun to hash the file, and it is the same since, this waits for that result.
+    """
+    begun = _BEGUN.pop(_identity(path), None) if _BEGUN and not prefix else None
+    return _digest(path, prefix, 1 << 20) if begun is None else begun.result()
+
+
+def begin_digest(path: Path) -> None:
+    """Begin to hash a file in a thread, for a `file_digest` that will be asked for later. Says nothing of errors."""
+    identity = _identity(path)
+    if identity is None:
+        return
+    pool = ThreadPoolExecutor(1)
+    # Each piece waits for Python's lock, up to 5 ms while another thread imports modules: there must be few of them.
+    _BEGUN[identity] = pool.submit(_digest, path, b"", 1 << 24)
+    pool.shutdown(wait=False)
+
+
+_Identity = tuple[str, int, int, int, int]
+_BEGUN: dict[_Identity | None, Future[str]] = {}
+"""Digests that `begin_digest` has begun, by what tells whether a file has changed."""
+
+
+def _identity(path: Path) -> _Identity | None:
+    """Path, device, number, size and time of change of a file; None if there is no regular file."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    own = str(path.absolute()), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    return own if stat.S_ISREG(state.st_mode) else None
+
+
+def _digest(path: Path, prefix: bytes, piece: int) -> str:
+    digest, room = hashlib.sha256(prefix), memoryview(bytearray(piece))
     with open_file(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while count := file.readinto(room):
+            digest.update(room[:count])
     return digest.hexdigest()
 
 

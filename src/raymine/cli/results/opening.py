@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .. import output
+from ..beside_imports import open_cuda, read_checkpoint
 from ..imports import find_own_modules
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ def open_run(
 ) -> LoadedRun:
     """A checkpoint of a run, and what is to be said about it on stderr. Importing torch and loading take seconds."""
     with output.waiting(f"Opening {run}"):
+        open_cuda(device)
+        read_checkpoint(run)
         find_own_modules(allow)
         from raymine.experiment import load_run
 

@@ -14,6 +14,7 @@ import tyro
 from raymine.errors import ConfigError
 
 from .. import output
+from ..beside_imports import open_cuda
 from ..imports import find_own_modules
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class Train:
             raise ConfigError(f"--max-restarts must be 0 or more, got {self.max_restarts}.")
         if launched():
             quieten()
+        elif wanted is None:
+            open_cuda(self.device)
         request = self.request()
         if launched():
             say_ignored(wanted)
