@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from raymine.contracts import StepReport
 from raymine.experiment import Event, LiveRun
-from raymine.experiment.watchers.machine_watch import MachineWatch, warnings_of
+from raymine.experiment.watchers.machine_watch import MachineWatch, WaitClock, warnings_of
 from raymine.monitor import Sample
 
 
@@ -41,6 +42,20 @@ def test_share_of_time_spent_waiting_is_reported_and_warned_about_once() -> None
     assert [event.kind for event in warnings] == ["data-wait"]
     assert warnings[0].message.startswith("42 % of step time waits for images: ")
     assert "memory 1.0 GiB" in events[0].message
+
+
+def test_only_waits_within_steps_count() -> None:
+    waited = [0.0]
+
+    def advance(steps: int) -> list[StepReport]:
+        waited[0] += 0.5
+        return []
+
+    clock = WaitClock(advance, lambda: waited[0])
+    clock.advance(3)
+    waited[0] += 100.0  # an evaluation reads its pixels
+    clock.advance(1)
+    assert clock.seconds == 1.0
 
 
 def test_each_problem_of_the_machine_has_its_sentence() -> None:

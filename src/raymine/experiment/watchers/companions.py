@@ -15,7 +15,7 @@ from raymine.tracking import RunDescription, SinkThread, make_sink
 
 from ..observers import Event, Observer, Observers
 from ..request import TrainRequest
-from .machine_watch import MachineWatch
+from .machine_watch import MachineWatch, WaitClock
 from .profile import ProfiledSteps
 from .tracker import Tracker
 
@@ -38,7 +38,7 @@ class Companions:
         device: torch.device,
         others: Observer,
     ) -> None:
-        """others: who is told about events, besides the trackers. waited: seconds waited for pixels so far.
+        """others: who is told about events, besides the trackers. waited: seconds waited for pixels so far, by anybody.
         from_file: whether pixels are read from the file, because the images do not fit into memory."""
         described = RunDescription(run.path.absolute(), config.scene, config.recipe, flattened(config.to_json()), step)
         sinks = [SinkThread(name, make_sink(name, described)) for name in request.track]
@@ -46,15 +46,18 @@ class Companions:
         told = Observers([others, self._tracker])
         gpu = None if device.type != "cuda" else device.index or torch.cuda.current_device()
         on_cpu = device.type == "cpu"
-        self._watch = MachineWatch(Monitor(gpu), waited, told.on_event, on_cpu=on_cpu, from_file=from_file)
+        clock = WaitClock(advance, waited)
+        self._watch = MachineWatch(
+            Monitor(gpu), lambda: clock.seconds, told.on_event, on_cpu=on_cpu, from_file=from_file
+        )
         self.observer: Observer = Observers([self._tracker, self._watch])
-        self.advance = advance
+        self.advance: Advance = clock.advance
         if request.profile:
 
             def tell(message: str, warning: bool) -> None:
                 told.on_event(Event("profile", message, step, "warning" if warning else "info"))
 
-            self.advance = ProfiledSteps(advance, run.path / "profile", tell)
+            self.advance = ProfiledSteps(clock.advance, run.path / "profile", tell)
 
     def close(self, step: int) -> None:
         """Let the trackers finish and stop the monitor. step: that of the run, for warnings."""

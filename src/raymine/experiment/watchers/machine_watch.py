@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from raymine.contracts import StepReport
 from raymine.errors import option
 from raymine.files import JSON
 from raymine.monitor import Monitor, Sample
@@ -22,10 +23,28 @@ _LEAST_SECONDS = 3.0
 """A share over less training than this tells nothing."""
 
 
+class WaitClock:
+    """Counts the seconds that steps wait for pixels. Reading pixels between steps, to evaluate, does not count.
+
+    waited: seconds waited so far, by anybody. advance: takes steps, as `engines.Engine.advance` does.
+    """
+
+    def __init__(self, advance: Callable[[int], Sequence[StepReport]], waited: Callable[[], float]) -> None:
+        self._advance, self._waited = advance, waited
+        self.seconds = 0.0
+
+    def advance(self, steps: int) -> Sequence[StepReport]:
+        """See `advance` of the class."""
+        before = self._waited()
+        reports = self._advance(steps)
+        self.seconds += self._waited() - before
+        return reports
+
+
 class MachineWatch(SilentObserver):
     """Writes an event `monitor` for each sample of the machine. tell: receives it, and warnings, one of each kind.
 
-    waited: seconds that training has waited for pixels so far. on_cpu: whether the run trains on the CPU. from_file:
+    waited: seconds that steps have waited for pixels so far. on_cpu: whether the run trains on the CPU. from_file:
     whether pixels are read from the file, because the images do not fit into the memory that they may take.
     """
 
