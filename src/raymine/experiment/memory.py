@@ -30,7 +30,7 @@ CONTEXT = 640 << 20
 """Bytes of device memory left to CUDA and loaded kernels, beside what torch allocates. An allowance, not measured."""
 LEAST_LIMIT = 1 << 30
 """The smallest limit of device memory."""
-_RENDERING = 320 << 20
+_RENDERING = 600 << 20
 """Bytes of a renderer's buffers (`engines.fused.renderer`), which the first evaluation of a run allocates."""
 _GAPS = 0.1
 """Share of the device memory that is kept free of images, for gaps between allocations."""

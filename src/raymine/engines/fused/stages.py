@@ -14,9 +14,10 @@ from raymine.kernels._triton import programs
 from raymine.kernels.march.gpu import CHUNK, MARCHERS, march
 from raymine.kernels.ngp_step.gpu import infer
 
-SLOTS, STRIDE = 4, 16
+_SLOTS, _STRIDE = 4, 16
 """Rays that a program processes at a time, and samples of each per round. Samples of one ray share table entries, but
-with more samples per round, more of them lie behind the early stop: 4 x 16 take 0.13 ms, 8 x 8 0.15 and 2 x 32 0.16."""
+with more samples per round, more of them lie behind the early stop: 4 x 16 take 0.13 ms, 8 x 8 0.15 and 2 x 32 0.16.
+A view of bonsai takes 12.5, 13.1 and 15.3 ms, with 16 x 4 14.4 ms."""
 _PROGRAMS = 6
 """Programs per multiprocessor, of which 3 run at a time."""
 _REGISTERS = 168
@@ -47,11 +48,11 @@ def march_rays(buffers: Buffers, grid: DeviceGrid, n_rays: Tensor) -> None:
     march[launch](*arguments, WRITE=True, **constants)
 
 
-def ask_field(buffers: Buffers, model: HalfModel, stop: float, slots: int = SLOTS, stride: int = STRIDE) -> None:
+def ask_field(buffers: Buffers, model: HalfModel, stop: float) -> None:
     """Fill `raw` with the pre-activations of samples, up to the early stop of each ray. Call it after `march_rays`."""
     most_optical = -math.log(stop) if stop > 0 else math.inf
     infer[(programs(buffers.raw.device, _PROGRAMS),)](
         buffers.rays, buffers.harmonics, buffers.first, buffers.count, buffers.hitting, buffers.n_hitting,
         buffers.t_start, buffers.t_end, *model.arguments, most_optical, buffers.queue, buffers.seen, buffers.raw,
-        **model.constants, SLOTS=slots, STRIDE=stride, num_warps=4, maxnreg=_REGISTERS,
+        **model.constants, SLOTS=_SLOTS, STRIDE=_STRIDE, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
