@@ -71,6 +71,22 @@ def test_ranks_among_processes_that_another_program_joined(monkeypatch: pytest.M
         leave()
 
 
+def test_one_rank_of_one_sends_sums_and_has_the_rows_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: Any = Groups(setup="setup", control="gloo", data="gloo")  # type: ignore[arg-type]
+    monkeypatch.setattr(dist, "get_backend", lambda group: group)
+    sent = []
+    for name in ("all_reduce", "all_gather"):
+        monkeypatch.setattr(dist, name, lambda *_, name=name, **__: sent.append(name))
+    ranks, values = Ranks(Place(0, 1, 0, 1), groups), torch.rand(3, 2)
+    assert ranks.active
+    assert torch.equal(ranks.sum(values), values)
+    assert ranks.numbers([3, 4]) == [[3, 4]]
+    assert torch.equal(ranks.rows(values)[0], values)
+    assert torch.equal(ranks.rows_of_rays(values, ranks.slice_of(3)), values)
+    assert torch.equal(ranks.gather_rows(torch.arange(3), values, [3])[1], values)
+    assert sent == ["all_reduce"]
+
+
 def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: Any = Groups(setup="setup", control="gloo", data="nccl")  # type: ignore[arg-type]
     monkeypatch.setattr(dist, "get_backend", lambda group: group)
@@ -81,11 +97,11 @@ def test_what_is_on_the_host_does_not_go_by_the_group_of_devices(monkeypatch: py
 
     for name in ("broadcast", "all_reduce", "all_gather"):
         monkeypatch.setattr(dist, name, noted)
-    ranks = Ranks(Place(0, 1, 0, 1), groups)
+    ranks = Ranks(Place(0, 2, 0, 2), groups)
     for device in ("cpu", "meta"):
         ranks.broadcast(torch.zeros(3, device=device))
         ranks.sum(torch.zeros(3, device=device))
-        ranks.gather_rows(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, device=device), [2])
+        ranks.gather_rows(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, device=device), [2, 2])
     assert used == [("gloo", "cpu")] * 4 + [("nccl", "meta")] * 4
 
 

@@ -15,13 +15,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from raymine.engines.fused.buffers import TrainBuffers
+from raymine.kernels._triton import power_of_two
+from raymine.kernels.ngp_step.gpu_ranks import join_counts, keep_own, pack, unpack
 from raymine.step.distributed.ranks import Ranks
 
 _SUMS = 8
 """Sums of `judge` for each program."""
+_BLOCK = 1024
 
 
 class Judged(NamedTuple):
@@ -51,45 +55,42 @@ class DeviceRanks:
         """Whether nothing is sent, as while kernels are compiled: ranks are not equally quick there."""
         self.in_graph = not ranks.active or ranks.backend == "nccl"
         """Whether messages can be part of a CUDA graph: those of NCCL are kernels, those of gloo go by the host."""
+        self._of = ranks.rank, ranks.world
+        self._power = power_of_two(ranks.world)
         self._zero = torch.zeros(1, dtype=torch.int32, device=device)
         self._message = torch.zeros(_SUMS + ranks.world, dtype=torch.float64, device=device)
         self._counts = torch.zeros(3, dtype=torch.int32, device=device)
+        self._sums = torch.zeros(1, _SUMS, device=device)
+        self._every, self._first = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
 
     def keep_own_rays(self, buffers: TrainBuffers, n_rays: Tensor) -> None:
         """Leave the rays of other ranks without samples and without weight."""
-        if not self.active:
-            return
-        rank, world = self._ranks.rank, self._ranks.world
-        row = torch.arange(buffers.max_rays, device=n_rays.device)
-        n = n_rays.long()
-        own = (row >= n * rank // world) & (row < n * (rank + 1) // world)
-        near, far, weight = buffers.rays[:, 6], buffers.rays[:, 7], buffers.wanted[:, 6]
-        far.copy_(torch.where(own, far, near))
-        weight.copy_(torch.where(own, weight, 0.0))
+        if self.active:
+            launch = (triton.cdiv(buffers.max_rays, _BLOCK),)
+            keep_own[launch](buffers.rays, buffers.wanted, n_rays, *self._of, BLOCK=_BLOCK)
 
     def sum_judged(self, buffers: TrainBuffers, sums: Tensor) -> None:
         """Sum what `judge` found over the ranks."""
         if not self.active:
             return
-        own = self._message.zero_()
-        own[:_SUMS] = sums.sum(0)
-        own[_SUMS + self._ranks.rank : _SUMS + self._ranks.rank + 1] = buffers.n_samples
-        self._sum(own)
+        pack[(1,)](
+            sums, len(sums), buffers.n_samples, self._message, *self._of, SUMS=power_of_two(len(sums)),
+            WORLD=self._power, num_warps=8,
+        )  # fmt: skip
+        self._sum(self._message)
 
     def judged(self, buffers: TrainBuffers, sums: Tensor) -> Judged:
         """What `judge` found on all ranks. Call it after `sum_judged`."""
         if not self.active:
             return Judged(sums, len(sums), buffers.n_samples, self._zero)
-        counts = self._message[_SUMS:].to(torch.int32)
-        before = counts[: self._ranks.rank].sum(0, keepdim=True, dtype=torch.int32)
-        every = counts.sum(0, keepdim=True, dtype=torch.int32)
-        return Judged(self._message[:_SUMS].float()[None], 1, every, before)
+        unpack[(1,)](self._message, *self._of, self._sums, self._every, self._first, WORLD=self._power, num_warps=1)
+        return Judged(self._sums, 1, self._every, self._first)
 
     def add_up(self, buffers: TrainBuffers, *gradients: Tensor) -> None:
         """Replace gradients by their sums over the ranks, and send the counts of the step."""
         if not self.active:
             return
-        self._counts.copy_(torch.cat((buffers.n_marched, buffers.n_chosen, buffers.n_lost)))
+        join_counts[(1,)](buffers.n_marched, buffers.n_chosen, buffers.n_lost, self._counts, num_warps=1)
         for part in (self._counts, *gradients):
             self._sum(part)
 

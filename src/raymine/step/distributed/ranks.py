@@ -4,7 +4,8 @@ With W ranks, rank r takes a contiguous slice of the rays of a step. Random numb
 rays, a mean over rays divides by the number or weight of all rays, and gradients are summed. So a step of W ranks is
 the step of one process over the same rays, up to the order of sums.
 
-`SOLO` is a process on its own: nothing is sent, and every function returns what it was given.
+`SOLO` is a process on its own: nothing is sent, and every function returns what it was given. One rank of a world of
+one sends its sums, as any other does, but has the rows of all ranks already.
 """
 
 from __future__ import annotations
@@ -127,14 +128,14 @@ class Ranks:
 
     def rows(self, values: Tensor) -> tuple[Tensor, int]:
         """The rows of all ranks in order, and the index of the first own one. Counts of rows may differ."""
-        if not self.active:
+        if self.world == 1:
             return values, 0
         counts = [int(count) for (count,) in self.numbers([len(values)])]
         return self._rows(values, counts), sum(counts[: self.rank])
 
     def numbers(self, own: Sequence[int]) -> list[list[int]]:
         """Whole numbers of every rank, by rank. All ranks must give equally many. Does not wait for a device."""
-        if not self.active:
+        if self.world == 1:
             return [list(own)]
         sent = torch.tensor(own, dtype=torch.int64)
         found = [torch.empty_like(sent) for _ in range(self.world)]
@@ -210,7 +211,7 @@ class Ranks:
 
     def _rows(self, values: Tensor, counts: Sequence[int]) -> Tensor:
         most = max(counts)
-        if most == 0:
+        if most == 0 or self.world == 1:
             return values.detach()
         padded = values.new_zeros(most, *values.shape[1:])
         padded[: len(values)] = values.detach()

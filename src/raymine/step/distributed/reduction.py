@@ -59,7 +59,7 @@ def reduce_step(ranks: Ranks, optimiser: Optimiser, loss: Tensor, mse: Tensor, m
             continue
         if optimiser.group_of(each.name).sparse:
             rows = max(kinds) == _ROWS and worth_rows(each.parameter.shape, sum(counts), ranks.world)
-            each.parameter.grad = _summed_rows(ranks, each, counts) if rows else ranks.sum(_whole(each.parameter))
+            each.parameter.grad = _summed_rows(ranks, each, counts) if rows else _summed_whole(ranks, each.parameter)
         else:
             joined.append(each.parameter)
     numbers = torch.stack((loss.detach().float(), mse.detach().float()))
@@ -109,6 +109,13 @@ def _summed_rows(ranks: Ranks, own: _Own, counts: list[int]) -> Tensor:
     for part, at in zip(values.split(counts), place.split(counts), strict=True):
         summed.index_add_(0, at, part)
     return _sparse(distinct, summed, parameter.shape)
+
+
+def _summed_whole(ranks: Ranks, parameter: nn.Parameter) -> Tensor:
+    """The sum of whole gradients over all ranks, in place of the own one: a table may have 100 MB."""
+    whole = _whole(parameter)
+    ranks.add_up(whole)
+    return whole
 
 
 def _sparse(rows: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
