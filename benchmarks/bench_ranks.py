@@ -1,7 +1,7 @@
 """Times steps of one engine: without ranks, with one rank through torch.distributed, and with two on one device.
 
     python benchmarks/bench_ranks.py SCENE [--recipe ngp] [--policy hard] [--engine plain] [--samples N]
-                                     [--rounds 10] [--steps 20] [--device auto] [--downscale 1] [--out FILE]
+        [--rounds 10] [--steps 20] [--device auto] [--downscale 1] [--without-two] [--out FILE]
 
 All draw the same rays. The first two take turns in one process, so that other load on the machine meets both; the third
 follows with as many rounds. Tensors of one rank go by NCCL on CUDA, else by gloo; those of two ranks on one device by
@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--downscale", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None, help="file that rows are appended to")
+    parser.add_argument("--without-two", action="store_true", help="leave out the two ranks on one device")
     for name, kind in (("--rank", int), ("--port", int), ("--alone", float)):
         parser.add_argument(name, type=kind, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -148,7 +149,7 @@ def main() -> None:
     config = replace_fields(recipes.build(options.recipe, scene, device.type), changes)
     with open_data(scene, scene.of_split("train"), device, None) as seen:
         (time_one if options.rank is None else time_two)(options, config, seen.train, device)
-    if options.rank is None:
+    if options.rank is None and not options.without_two:
         start_two(options)
 
 
