@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import torch
 
+from raymine.contracts import StepReport
 from raymine.engines import ahead, choice, phases_of
 from raymine.engines.phased import Phase, PhasedEngine
 from raymine.engines.plain import PlainEngine, draws_on_device
@@ -15,6 +16,7 @@ from raymine.step import TrainConfig, TrainData, TrainState, create_state
 from raymine.step.config import BatchConfig
 from raymine.step.poses import PoseConfig
 from raymine.step.schedule import ProgressiveConfig
+from support.device import requires_gpu
 from support.scenes import ball_scene
 from support.step import CONFIG
 
@@ -219,3 +221,31 @@ def test_captured_step_leaves_twists_with_momentum_where_they_are() -> None:
     trainer.advance(1)
     assert torch.equal(state.tensors()["poses.twist"], before)
     assert not torch.equal(state.tensors()["field.table"], table)
+
+
+@requires_gpu
+def test_captured_graph_of_the_fused_step_reads_the_moved_cameras() -> None:
+    data = data_on(DEVICE)
+    state = create_state(replace(SMALL, poses=PoseConfig()), data, seed=0, device=DEVICE)
+    state.horizon = 400
+    engine = choice.engine_for(state, data)
+    engine.warm_up()
+    assert state.scalars()["step"] == 0
+    assert isinstance(engine, PhasedEngine)
+    assert engine.name == "plain, then fused"
+    fused = cast("FusedEngine", engine.engines[1]).trainer
+    graphs = dict(fused._graphs)
+    assert "step" in graphs
+    while state.step < 240:
+        engine.advance(240 - state.step)
+    twist = state.tensors()["poses.twist"].clone()
+    reports: list[StepReport] = []
+    while state.step < 400:
+        expected, rays = refined_rays(state, data), state.rays
+        reports += engine.advance(1)
+        assert torch.allclose(fused.buffers.rays[:rays, :6], expected, atol=1e-5)
+    assert fused._graphs["step"] is graphs["step"]
+    assert torch.equal(state.tensors()["poses.twist"], twist)
+    assert float(twist.abs().max()) > 0
+    assert all(report.finite for report in reports)
+    assert sum(r.mse for r in reports[-20:]) < sum(r.mse for r in reports[:20])
