@@ -10,10 +10,9 @@ random axis through its own centre, moves it in a random direction by a share of
 three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
 of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
 means over the training images after alignment; distances are shares of the scale. `ended` is the step at which
-refinement ended, 0 if it went on to the end. The third reports which images a
-run names as hard (`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, and the PSNR of test views with
-their true poses. Prints one JSON row per run, with the commit, and appends it to `--out`. `builtin` names the built-in
-scene.
+refinement ended, 0 if it went on to the end. The third reports which images a run names as hard
+(`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, and the PSNR of test views with their true poses.
+Prints one JSON row per run, with the commit, and appends it to `--out`. `builtin` names the built-in scene.
 """
 
 from __future__ import annotations
