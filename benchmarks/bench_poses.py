@@ -9,10 +9,10 @@ for the same time and evaluates on test views, whose poses are right. The second
 random axis through its own centre, moves it in a random direction by a share of the scale of the scene, and trains
 three times with each policy: with the right poses, with the wrong ones, and with the wrong ones refined. PSNR is that
 of whole test views before (`psnr`) and after (`fitted_psnr`) their poses were fitted (docs/poses.md). Pose errors are
-means over the training images after alignment; distances are shares of the scale. The third reports which images a
-run names as hard (`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, and the PSNR of test views with
-their true poses. Prints one JSON row per run, with the commit, and appends it to `--out`. `builtin` names the built-in
-scene.
+means over the training images after alignment; distances are shares of the scale. `ended` is the step at which
+refinement ended, 0 if it went on to the end. The third reports which images a run names as hard
+(`evaluate/hard_images.py`), for no wrong poses, 2 % and 10 % of them, and the PSNR of test views with their true poses.
+Prints one JSON row per run, with the commit, and appends it to `--out`. `builtin` names the built-in scene.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -
         }
         for policy in args.policies:
             for name, scene, refined in (("right", true, False), ("wrong", wrong, False), ("wrong", wrong, True)):
-                config = replace(config_for(policy, scene, device), poses=PoseConfig() if refined else None)
+                config = replace(
+                    config_for(policy, scene, device), poses=PoseConfig(until=args.until) if refined else None
+                )
                 made = trained(config, loaded[name], device, args)
                 state, background = made.state, true.background or BLACK
                 found = poses_of(scene) if state.poses is None else moved(state, scene)
@@ -143,6 +145,7 @@ def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -
                     "seed": args.seed,
                     "seconds": round(made.seconds, 1),
                     "steps": state.step,
+                    **({} if state.poses is None else {"until": args.until, "ended": state.poses.ended}),
                     "views": len(frames),
                     "psnr": round(direct.psnr, 3),
                     "fitted_psnr": round(fit.evaluation.psnr, 3),
@@ -288,6 +291,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--perturb-degrees", type=float, default=0.0)
     parser.add_argument("--perturb-distance", type=float, default=0.0)
     parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
+    parser.add_argument("--until", type=float, default=PoseConfig.until, help="with perturbed poses: `poses.until`")
     parser.add_argument("--fit-steps", type=int, default=FitConfig.steps, help="with perturbed poses: of each view")
     parser.add_argument("--guard", action="store_true", help="which images a run names")
     parser.add_argument("--shares", nargs="+", type=float, default=GUARD_SHARES, help="with --guard: of wrong poses")

@@ -58,6 +58,7 @@ def test_recovery_rows_compare_right_wrong_and_refined_poses(bench: ModuleType, 
     words = ("--perturb-degrees", "1", "--perturb-distance", "0.01", "--views", "1", "--fit-steps", "2")
     rows = rows_of(bench, tmp_path, *words)
     assert [row["poses"] for row in rows] == ["right", "wrong", "wrong, refined"]
+    assert [(row.get("until"), row.get("ended")) for row in rows] == [(None, None), (None, None), (0.6, 3)]
     assert rows[0]["error_degrees"] == pytest.approx(0, abs=1e-4)
     # Alignment may take a part of the errors away.
     assert rows[1]["error_degrees"] == pytest.approx(1, abs=0.3)

@@ -86,6 +86,12 @@ class CameraRig:
         made._table = torch.cat([self._table[: _POSE + _EXTRA], made._lenses.values])
         return made
 
+    def at_poses(self, poses: Tensor) -> CameraRig:
+        """The same cameras at other camera-to-world poses [I, 3, 4]."""
+        made = copy.copy(self)
+        made._table = torch.cat([poses.to(self._table).reshape(-1, _POSE).t(), self._table[_POSE:]])
+        return made
+
     def _rays(self, values: Tensor, x: Tensor, y: Tensor) -> Rays:
         """Columns of the table [values, R or 1] and pixel coordinates [R] -> rays [R]."""
         n = x.shape[0]

@@ -116,6 +116,16 @@ def test_tensor_and_scalar_names_of_checkpoints_are_migrated() -> None:
     }
 
 
+def test_schema_2_to_3_refined_poses_to_the_end_of_a_run() -> None:
+    before = {"schema": 2, "train": {"amp": "fp16", "poses": {"lr": 0.002, "fade": 0.7}}}
+    assert migrate_config(before, to=3)["train"]["poses"] == {"lr": 0.002, "fade": 0.7, "until": 1.0}
+    assert migrate_config({"schema": 2, "train": {"amp": "fp16"}}, to=3) == {"train": {"amp": "fp16"}}
+    assert migrate_config({"schema": 3, "train": {"poses": {}}}, to=3) == {"train": {"poses": {}}}
+    assert migrate_scalars({"step": 4}, 2, to=3) == {"step": 4, "poses.ended": 0}
+    assert migrate_scalars({"step": 4, "poses.ended": 3}, 3, to=3) == {"step": 4, "poses.ended": 3}
+    assert migrate_tensors({"poses.twist": 1}, 2, to=3) == {"poses.twist": 1}
+
+
 def test_digest_is_computed_from_the_config_as_stored() -> None:
     assert model_digest(OLD) == OLD_DIGEST
     assert model_digest({**OLD, "scene": "elsewhere", "steps": 9, "schema": 1}) == OLD_DIGEST

@@ -134,7 +134,7 @@ def test_engine_is_captured_where_shapes_are_fixed(monkeypatch: pytest.MonkeyPat
 
     def problem(state: TrainState) -> str:
         state.device = torch.device("cuda")
-        return choice.capture_problem(state)
+        return choice.capture_problem(state, state.config)
 
     assert problem(fresh("hard")) == ""
     assert "by their errors, on the host" in problem(fresh("hard", pixels=PixelConfig(policy="error")))

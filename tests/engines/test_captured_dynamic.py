@@ -91,7 +91,7 @@ def test_moving_scene_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "triton_problem", lambda: "")
     state = fresh()
     state.device = torch.device("cuda")
-    assert choice.capture_problem(state) == ""
+    assert choice.capture_problem(state, state.config) == ""
 
 
 @requires_gpu

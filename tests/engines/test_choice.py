@@ -25,7 +25,7 @@ def test_poses_and_exposures_are_not_captured(changes: dict[str, object], monkey
     monkeypatch.setattr(choice, "closed_form", lambda _: object())
     for config, reason in ((CONFIG, ""), (replace(CONFIG, **changes), "poses or exposures are fitted")):  # type: ignore[arg-type]
         state = cast("TrainState", SimpleNamespace(config=config, device=torch.device("cuda")))
-        found = choice.capture_problem(state)
+        found = choice.capture_problem(state, config)
         assert reason in found if reason else found == ""
 
 

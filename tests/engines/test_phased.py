@@ -37,9 +37,9 @@ def trained(state: TrainState, until: int) -> list[StepReport]:
 
 
 def test_phases_of_a_run() -> None:
-    assert phases_of(create_state(CONFIG, DATA, seed=0, device=CPU)) == [Phase(1.0)]
+    assert phases_of(CONFIG) == [Phase(1.0)]
     expected = [Phase(0.2, 4, True), Phase(0.4, 2, True), Phase(0.5, 1, True), Phase(1.0, 1, False)]
-    assert phases_of(fresh()) == expected
+    assert phases_of(PHASED) == expected
 
 
 def test_resumed_in_any_phase_it_gives_the_same_bits() -> None:
@@ -68,8 +68,8 @@ class _Recorder:
     name, reason = "recorder", ""
     log: ClassVar[list[tuple[int, bool, int]]] = []
 
-    def __init__(self, state: TrainState, data: TrainData, fading: bool) -> None:
-        self._state, self._side, self._fading = state, int(data.images.sizes[0, 0]), fading
+    def __init__(self, state: TrainState, data: TrainData, phase: Phase) -> None:
+        self._state, self._side, self._fading = state, int(data.images.sizes[0, 0]), phase.fading
         assert tuple(state.pixels.sizes[0]) == (self._side, self._side)
 
     def advance(self, steps: int) -> list[StepReport]:
@@ -86,7 +86,7 @@ class _Recorder:
 def test_no_call_goes_past_a_phase() -> None:
     state = fresh()
     _Recorder.log = []
-    engine = PhasedEngine(state, DATA, phases_of(state), _Recorder)
+    engine = PhasedEngine(state, DATA, phases_of(PHASED), _Recorder)
     while state.step < 30:
         engine.advance(64 if state.step < 15 else 30 - state.step)
     assert _Recorder.log == [(6, True, 6), (12, True, 6), (24, True, 3), (24, False, 15)]
@@ -94,7 +94,7 @@ def test_no_call_goes_past_a_phase() -> None:
 
 def test_phases_follow_a_horizon_that_changes() -> None:
     state = fresh()
-    engine = PhasedEngine(state, DATA, phases_of(state), _Recorder)
+    engine = PhasedEngine(state, DATA, phases_of(PHASED), _Recorder)
     state.step = 10
     assert engine.phase.factor == 2
     state.horizon = 100
@@ -116,7 +116,7 @@ def test_reduced_rays_go_through_the_middle_of_blocks() -> None:
 def test_a_fading_step_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "problem_with", lambda *_, **__: "")
     state = fresh()
-    engine = choice._engine_for(state, DATA, True)
+    engine = choice._engine_for(state, DATA, Phase(1.0, fading=True))
     assert engine.name == "plain"
     assert engine.reason == "levels of the field fade in, and the fused kernels know no weights of levels"
 

@@ -32,7 +32,7 @@ SMALL_GRID = {"field.grid.levels": 2, "field.grid.log2_entries": 8, "field.grid.
 
 @pytest.fixture(scope="module")
 def state() -> TrainState:
-    made = create_state(replace(CONFIG, poses=PoseConfig(fade=0.0, lr=1e-6)), DATA, seed=0, device=CPU)
+    made = create_state(replace(CONFIG, poses=PoseConfig(fade=0.0, lr=1e-7)), DATA, seed=0, device=CPU)
     made.horizon = 200
     for _ in range(200):
         train_step(made, DATA)

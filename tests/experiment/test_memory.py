@@ -18,6 +18,7 @@ from raymine.experiment.memory import (
     CONTEXT,
     available_bytes,
     estimate_bytes,
+    factors_on_device,
     memory_errors,
     memory_limit,
     place_images,
@@ -26,6 +27,7 @@ from raymine.experiment.memory import (
 from raymine.pixels import PixelConfig
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.step import TrainConfig
+from raymine.step.poses import PoseConfig
 from raymine.step.schedule import ProgressiveConfig
 from support.device import requires_gpu
 from support.scenes import SCENE
@@ -113,6 +115,16 @@ def test_smaller_images_of_a_progressive_run_share_the_memory(gpu: SimpleNamespa
     further = 2 * (estimate_bytes(CONFIG, SCENE.bounds, "cuda") // 2)
     assert alone is not None
     assert shared == (alone - further) // 3, "the other two engines have gradients and buffers of their own"
+
+
+def test_images_of_a_run_that_refines_poses_for_a_while_are_on_the_device_then(gpu: SimpleNamespace) -> None:
+    refined = replace(CONFIG, poses=PoseConfig())
+    placed = place_images(refined, PHOTOS, False, SCENE.bounds, CUDA)
+    assert placed.sentence == "Images: 13.4 GiB on the device."
+    whole = replace(CONFIG, poses=PoseConfig(until=1.0))
+    assert place_images(whole, PHOTOS, False, SCENE.bounds, CUDA).sentence == ""
+    assert factors_on_device(replace(refined, progressive=ProgressiveConfig()), "cuda") == [1]
+    assert estimate_bytes(refined, SCENE.bounds, "cuda") > estimate_bytes(CONFIG, SCENE.bounds, "cuda")
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_perturbed_poses_of_the_builtin_scene_are_recovered(tmp_path: Path) -> N
     wrong = perturbed(scene, frames, 1.0, 0.02)
     config = recipes.build("ngp", wrong, "cpu")
     with open_data(wrong, frames, CPU, None) as loaded:
-        small = replace(config, batch=replace(config.batch, samples=1 << 13), poses=PoseConfig())
+        small = replace(config, batch=replace(config.batch, samples=1 << 13), poses=PoseConfig(until=1.0))
         state = create_state(small, loaded.train, seed=0, device=CPU)
         state.horizon = 400
         for _ in range(400):

@@ -75,7 +75,9 @@ def train_for(state: TrainState, budget: float, hooks: Hooks[Seen], shares: Sequ
     would roll back to a checkpoint, a benchmark raises `TrainingError`.
     """
     limits = Limits(max_seconds=budget, max_useful_steps=state.config.max_useful_steps)
-    driver = Driver(state, hooks.advance, limits, synchronise=hooks.synchronise, now=hooks.now)
+    driver = Driver(
+        state, hooks.advance, limits, synchronise=hooks.synchronise, now=hooks.now, kind=lambda: state.refining
+    )
     log: Log[Seen] = Log(horizons=driver.progress.horizons)
     moments = [share * budget for share in shares[:-1]]
     driver.start()

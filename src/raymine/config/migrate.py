@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from raymine.errors import ConfigError
 from raymine.files import JSON
 
-SCHEMA = 2
+SCHEMA = 3
 """The current schema, which is written."""
 
 T = TypeVar("T")
-Names = Callable[[str], str]
+Migration: TypeAlias = "Callable[[dict[str, JSON]], dict[str, JSON]]"
 
 
 def schema_of(data: Mapping[str, JSON], what: str, known: int = SCHEMA) -> int:
@@ -48,18 +48,17 @@ def migrate_config(data: JSON, to: int = SCHEMA) -> JSON:
 
 def migrate_tensors(tensors: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
     """The tensors of a checkpoint of `schema`, by their names in schema `to`."""
-    return _renamed(tensors, _TENSORS[schema - 1 : to - 1])
-
-
-def migrate_scalars(scalars: Mapping[str, T], schema: int, to: int = SCHEMA) -> dict[str, T]:
-    """As `migrate_tensors`, for the scalars of a checkpoint."""
-    return _renamed(scalars, _SCALARS[schema - 1 : to - 1])
-
-
-def _renamed(values: Mapping[str, T], migrations: tuple[Names, ...]) -> dict[str, T]:
-    out = dict(values)
-    for rename in migrations:
+    out = dict(tensors)
+    for rename in _TENSORS[schema - 1 : to - 1]:
         out = {rename(name): value for name, value in out.items()}
+    return out
+
+
+def migrate_scalars(scalars: Mapping[str, JSON], schema: int, to: int = SCHEMA) -> dict[str, JSON]:
+    """The scalars of a checkpoint of `schema`, with the names of schema `to`, and with those that it adds."""
+    out = dict(scalars)
+    for migration in _SCALARS[schema - 1 : to - 1]:
+        out = migration(out)
     return out
 
 
@@ -97,10 +96,23 @@ def _tensors_1_to_2(name: str) -> str:
     return "sampler.values" if name == "occupancy.values" else name
 
 
-def _scalars_1_to_2(name: str) -> str:
-    return "sampler.swept" if name == "occupancy.swept" else name
+def _scalars_1_to_2(scalars: dict[str, JSON]) -> dict[str, JSON]:
+    return {"sampler.swept" if name == "occupancy.swept" else name: value for name, value in scalars.items()}
 
 
-_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2,)
-_TENSORS: tuple[Names, ...] = (_tensors_1_to_2,)
-_SCALARS: tuple[Names, ...] = (_scalars_1_to_2,)
+def _configs_2_to_3(data: JSON) -> JSON:
+    """Poses were refined to the end of a run; now that is one of the values of `until`."""
+    train = data.get("train")
+    if isinstance(train, dict) and train.get("poses") is not None:
+        train["poses"].setdefault("until", 1.0)
+    return data
+
+
+def _scalars_2_to_3(scalars: dict[str, JSON]) -> dict[str, JSON]:
+    """Refinement had not ended. Where no poses are refined, nobody reads that number."""
+    return {"poses.ended": 0, **scalars}
+
+
+_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2, _configs_2_to_3)
+_TENSORS: tuple[Callable[[str], str], ...] = (_tensors_1_to_2, lambda name: name)
+_SCALARS: tuple[Migration, ...] = (_scalars_1_to_2, _scalars_2_to_3)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raymine.contracts import Bounds
 from raymine.engines.fused.problem import problem_with
+from raymine.engines.phased import phases_of
 from raymine.rays import CameraRig
 from raymine.step import TrainConfig, TrainData, create_state
 
@@ -42,8 +43,10 @@ def compile_ahead(
     """Start to compile the kernels of the fused step in a thread. Returns a function that waits for its end.
 
     masked: whether images have masks, for which there is another kernel. Sizes and contents of the images do not
-    matter. If the model cannot be fused, nothing is started. A failure is left to `Engine.warm_up`, which meets it too.
+    matter. If the model cannot be fused, not even in the last phase of the run, nothing is started. A failure is left
+    to `Engine.warm_up`, which meets it too.
     """
+    config = phases_of(config)[-1].config(config)
     if problem_with(config, device.type, training=True):
         return lambda: None
 

@@ -58,13 +58,15 @@ class CapturedTrainer(GraphTrainer):
         self._fields = fields_for_step(state.config, state.field)
         super().__init__(state, data, self._fields.loss_scale)
         device, optimiser = state.device, state.optimiser
-        dense = [name for name in optimiser.parameters if not optimiser.group_of(name).sparse]
-        self._blocks = optimiser.blocks_of(dense)
-        self._sparse = [name for name in optimiser.parameters if optimiser.group_of(name).sparse]
+        # Twists are constants when this engine trains (`choice.capture_problem`): an update with a gradient of 0 would
+        # still move them by their momentum.
+        trained = [name for name in optimiser.parameters if not name.startswith("poses.")]
+        self._blocks = optimiser.blocks_of([name for name in trained if not optimiser.group_of(name).sparse])
+        self._sparse = [name for name in trained if optimiser.group_of(name).sparse]
         # Rates of a group, over those of one whose factors are 1 (`adam.gpu`: 2 is the rate, 7 the rate times decay).
         self._factors = {
             name: torch.tensor([1.0, 1.0, group.rate, 1.0, 1.0, 1.0, 1.0, group.rate * group.decay], device=device)
-            for name in optimiser.parameters
+            for name in trained
             for group in (optimiser.group_of(name),)
         }
         share = state.config.mining.hard.high if state.miner is not None else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raymine.contracts import Renderer
 from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
-from raymine.engines.phased import PhasedEngine, phases_of
+from raymine.engines.phased import Phase, PhasedEngine, phases_of
 from raymine.engines.plain import PlainEngine
 from raymine.errors import option
 from raymine.kernels.dispatch import triton_problem
@@ -16,17 +16,19 @@ from raymine.step.objective import closed_form
 
 def engine_for(state: TrainState, data: TrainData) -> Engine:
     """The fastest engine that can train the state. A run in phases has one for each of them."""
-    phases = phases_of(state)
+    phases = phases_of(state.config)
     if len(phases) > 1:
         return PhasedEngine(state, data, phases, _engine_for)
-    return _engine_for(state, data, phases[0].fading)
+    return _engine_for(state, data, phases[0])
 
 
-def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
-    problem = problem_with(state.config, state.device.type, training=True)
+def _engine_for(state: TrainState, data: TrainData, phase: Phase) -> Engine:
+    """The fastest engine that can train the state in a phase of its run."""
+    config = phase.config(state.config)
+    problem = problem_with(config, state.device.type, training=True)
     if state.ranks.active and not problem:
-        problem = ranks_problem(state.config)
-    if not problem and fading:
+        problem = ranks_problem(config)
+    if not problem and phase.fading:
         problem = "levels of the field fade in, and the fused kernels know no weights of levels"
     if not problem:
         from raymine.engines.fused.engine import FusedEngine
@@ -35,12 +37,12 @@ def _engine_for(state: TrainState, data: TrainData, fading: bool) -> Engine:
             return FusedEngine(state, data)
         except NoRoomError as error:
             problem = str(error)
-    if not state.ranks.active and not capture_problem(state):
+    if not state.ranks.active and not capture_problem(state, config):
         from raymine.engines.captured import CapturedEngine, worth_capturing
 
-        if worth_capturing(state.config) or state.config.engine == "captured":
+        if worth_capturing(config) or config.engine == "captured":
             return CapturedEngine(state, data, problem)
-    return PlainEngine(state, data, problem)
+    return PlainEngine(state, data, problem, refining=phase.refining)
 
 
 def ranks_problem(config: TrainConfig) -> str:
@@ -52,9 +54,11 @@ def ranks_problem(config: TrainConfig) -> str:
     return ""
 
 
-def capture_problem(state: TrainState) -> str:
-    """Why a step of plain torch cannot be captured in a CUDA graph, or an empty string."""
-    config = state.config
+def capture_problem(state: TrainState, config: TrainConfig) -> str:
+    """Why a step of plain torch cannot be captured in a CUDA graph, or an empty string.
+
+    config: that of the state, as it is in a phase of the run (`Phase.config`).
+    """
     problem = triton_problem() if state.device.type == "cuda" else f"CUDA graphs do not run on {state.device.type}"
     if problem:
         return problem

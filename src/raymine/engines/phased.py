@@ -1,14 +1,15 @@
-"""A run in phases, each with an engine of its own: small images first, levels that fade in, then the rest.
+"""A run in phases, each with an engine of its own: small images, levels that fade in, poses that are refined, the rest.
 
-The phase is a function of (step, horizon), so a resumed run continues in the right one. All engines train one state:
-the graph engines notice that another one has changed it (`GraphTrainer.reload`).
+The phase is a function of (step, horizon), and of whether the refinement of poses has ended, which the state remembers:
+so a resumed run continues in the right one, and a horizon that grows never leads back to refined poses. All engines
+train one state: the graph engines notice that another one has changed it (`GraphTrainer.reload`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -16,26 +17,43 @@ from raymine.contracts import Renderer, StepReport
 from raymine.engines.engine import Engine
 from raymine.pixels import PixelSampler
 from raymine.scenes.bank.reduced import ReducedImages
-from raymine.step import TrainData, TrainState
+from raymine.step import TrainConfig, TrainData, TrainState
 from raymine.step.data import DepthSource
+from raymine.step.schedule import end_of
+
+Kind: TypeAlias = tuple[int, bool, bool]
 
 
 @dataclass(frozen=True)
 class Phase:
     """Part of a run. until: the share of the horizon at which it ends. factor: divisor of the image size.
 
-    fading: whether levels of the field are faded in.
+    fading: whether levels of the field are faded in by `TrainConfig.fade`. refining: whether poses are refined, which
+    has a schedule of its own for the levels.
     """
 
     until: float
     factor: int = 1
     fading: bool = False
+    refining: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What an engine is chosen by: phases of one kind share an engine."""
+        return self.factor, self.fading, self.refining
+
+    def config(self, config: TrainConfig) -> TrainConfig:
+        """The config of a run as it is in this phase: without refinement of poses when that has ended."""
+        return config if self.refining else replace(config, poses=None)
 
 
-def phases_of(state: TrainState) -> list[Phase]:
-    """The phases of a run by its config; one for a run that does not change."""
-    fade, progressive = state.config.fade, state.config.progressive
+def phases_of(config: TrainConfig) -> list[Phase]:
+    """The phases of a run; one for a run that does not change."""
+    poses, progressive = config.poses, config.progressive
+    fade = config.fade if poses is None else None
     ends = {1.0}
+    if poses is not None:
+        ends.add(poses.until)
     if fade is not None:
         ends.add(fade.fade)
     if progressive is not None:
@@ -43,13 +61,14 @@ def phases_of(state: TrainState) -> list[Phase]:
     found, start = [], 0.0
     for end in sorted(ends):
         factor = 1 if progressive is None else progressive.factor(start)
-        found.append(Phase(end, factor, fade is not None and start < fade.fade))
+        fading, refining = fade is not None and start < fade.fade, poses is not None and start < poses.until
+        found.append(Phase(end, factor, fading, refining))
         start = end
     return found
 
 
-Build = Callable[[TrainState, TrainData, bool], Engine]
-"""(state, data, fading) -> the engine for one phase."""
+Build = Callable[[TrainState, TrainData, Phase], Engine]
+"""(state, data, phase) -> the engine for one phase."""
 
 
 class PhasedEngine:
@@ -62,16 +81,20 @@ class PhasedEngine:
             reduced = reduced_data(data, factor)
             datas[factor] = reduced, PixelSampler(state.config.pixels, reduced.images)
         self._pixels = {factor: pixels for factor, (_, pixels) in datas.items()}
-        self._engines: dict[tuple[int, bool], Engine] = {}
+        self._engines: dict[Kind, Engine] = {}
         for phase in phases:
-            key = phase.factor, phase.fading
-            if key not in self._engines:
+            if phase.kind not in self._engines:
                 state.pixels = self._pixels[phase.factor]
-                self._engines[key] = build(state, datas[phase.factor][0], phase.fading)
+                self._engines[phase.kind] = build(state, datas[phase.factor][0], phase)
         state.pixels = self._pixels[1]
         names = list(dict.fromkeys(engine.name for engine in self._engines.values()))
         self.name = ", then ".join(names)
         self.reason = next((engine.reason for engine in self._engines.values() if engine.name != "fused"), "")
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Those of all phases."""
+        return tuple(self._engines.values())
 
     @property
     def waited(self) -> float:
@@ -81,19 +104,22 @@ class PhasedEngine:
     @property
     def phase(self) -> Phase:
         """The phase of the next step."""
-        return next((each for each in self._phases[:-1] if self._left(each) > 0), self._phases[-1])
+        # When refinement has ended, phases with it are over, also those that a grown horizon has moved ahead.
+        phases = [each for each in self._phases if each.refining == self._state.refining]
+        return next((each for each in phases if self._left(each) > 0), phases[-1])
 
     def _left(self, phase: Phase) -> int:
         """Steps until the end of a phase."""
-        return math.ceil(phase.until * self._state.horizon) - self._state.step
+        return end_of(phase.until, self._state.horizon) - self._state.step
 
     def advance(self, steps: int) -> list[StepReport]:
         """Train up to `steps` steps, but not past the end of the phase."""
+        self._state.end_refinement()
         phase = self.phase
         if phase is not self._phases[-1]:
             steps = min(steps, self._left(phase))
         self._state.pixels = self._pixels[phase.factor]
-        return self._engines[phase.factor, phase.fading].advance(steps)
+        return self._engines[phase.kind].advance(steps)
 
     def renderer(self) -> Renderer:
         """See `Engine`."""
@@ -101,7 +127,7 @@ class PhasedEngine:
 
     def warm_up(self) -> None:
         """See `Engine`."""
-        for (factor, _), engine in self._engines.items():
+        for (factor, *_), engine in self._engines.items():
             self._state.pixels = self._pixels[factor]
             engine.warm_up()
         self._state.pixels = self._pixels[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raymine.contracts import Renderer, StepReport, targets_of
@@ -18,9 +19,11 @@ class PlainEngine:
 
     name = "plain"
 
-    def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
-        self._state, self._data, self.reason = state, data, reason
-        self._rays = _rays_on_device(state, data)
+    def __init__(self, state: TrainState, data: TrainData, reason: str, *, refining: bool = False) -> None:
+        """refining: whether poses are refined while this engine trains; it is not used before or after that."""
+        self._state, self._data, self.reason, self._refining = state, data, reason, refining
+        config = state.config if refining else replace(state.config, poses=None)
+        self._rays = _rays_on_device(config, state, data)
         self._draw: DrawBatch | None = None if self._rays is None else self._rays.batch
 
     @property
@@ -38,12 +41,18 @@ class PlainEngine:
     def warm_up(self) -> None:
         """See `Engine`. It trains another state: parts of a user's own may hold more than what is saved of them."""
         twin = twin_of(self._state, self._data)
+        if twin.poses is not None and not self._refining:
+            # Another path of the step has kernels of its own.
+            twin.poses.end(twin.step)
         for _ in range(2):
             train_step(twin, self._data, self._draw)
 
 
 def draws_on_device(config: TrainConfig, device: str) -> bool:
-    """Whether rays are drawn on the device, which then holds the images. device: "cuda" or another type."""
+    """Whether rays are drawn on the device, which then holds the images. device: "cuda" or another type.
+
+    config: that of a run, or of one of its phases (`phased.Phase.config`).
+    """
     if device != "cuda" or triton_problem() or config.pixels.follows_error:
         return False
     # Rays that are drawn on the device have no graph to the poses, do not say which image they belong to, and have no
@@ -51,9 +60,9 @@ def draws_on_device(config: TrainConfig, device: str) -> bool:
     return config.poses is None and config.exposure is None and not targets_of(config.loss)
 
 
-def _rays_on_device(state: TrainState, data: TrainData) -> DeviceRays | None:
+def _rays_on_device(config: TrainConfig, state: TrainState, data: TrainData) -> DeviceRays | None:
     """What draws the rays of a plain step on CUDA; None if the host draws them."""
-    if not draws_on_device(state.config, state.device.type):
+    if not draws_on_device(config, state.device.type):
         return None
     from raymine.engines.fused.rays import DeviceRays
 

@@ -44,13 +44,15 @@ class DriveState:
     """The state of a driver between bursts, as plain data.
 
     elapsed: training seconds. horizons: (step, horizon) at every change of the horizon. marks: (step, elapsed) at
-    certain moments of the budget, to measure speed. budget: the `max_seconds` for which the horizon was estimated.
-    streak: non-finite steps in a row.
+    certain moments of the budget, to measure speed. pace: (step, elapsed) at which steps of the present kind began,
+    whose speed is measured. budget: the `max_seconds` for which the horizon was estimated. streak: non-finite steps in
+    a row.
     """
 
     elapsed: float = 0.0
     horizons: list[tuple[int, int]] = field(default_factory=list)
     marks: list[tuple[int, float]] = field(default_factory=list)
+    pace: tuple[int, float] = (0, 0.0)
     budget: float | None = None
     streak: int = 0
 
@@ -79,7 +81,8 @@ def _nothing() -> None:
 class Driver:
     """Advances `state`. `advance(n)` must take at least 1 and at most n steps.
 
-    synchronise: waits for the device. now: the clock in seconds. on_horizon: called with each new horizon.
+    synchronise: waits for the device. now: the clock in seconds. on_horizon: called with each new horizon. kind: the
+    kind of the last step; where it changes, so does the speed, and the horizon is estimated from that of the new steps.
     """
 
     state: Steppable
@@ -89,6 +92,7 @@ class Driver:
     synchronise: Callable[[], None] = _nothing
     now: Callable[[], float] = time.perf_counter
     on_horizon: Callable[[int], None] = lambda _: None
+    kind: Callable[[], object] = _nothing
 
     @property
     def finished(self) -> bool:
@@ -116,8 +120,10 @@ class Driver:
     def burst(self, most: int) -> Burst:
         """Advance by at most `most` steps, but not past a limit or a step at which a replay changes something."""
         progress = self.progress
-        before, started = progress.elapsed, self.now()
+        before, began, kind, started = progress.elapsed, self.state.step, self.kind(), self.now()
         reports = self.advance(max(1, min([most, *self._steps_left()])))
+        if self.kind() != kind:
+            progress.pace = (began, before)
         progress.elapsed += self.now() - started
         first_bad = []
         for number, report in enumerate(reports, 1):
@@ -140,8 +146,10 @@ class Driver:
         if limits.replay is not None:
             self._follow(limits.replay)
         elif limits.max_seconds is not None and not self.finished:
-            moment = moment_passed(limits.max_seconds, before, progress.elapsed)
-            if moment or state.step >= state.horizon:
+            moment = moment_passed(limits.max_seconds, before, progress.elapsed, progress.pace[1])
+            # Until something is measured, the horizon is that of the recipe, which may be far too short for the budget.
+            unmeasured = not progress.marks and 2 * state.step >= state.horizon
+            if moment or unmeasured or state.step >= state.horizon:
                 self._set_horizon(self._estimate(limits.max_seconds))
             if moment:
                 progress.marks.append((state.step, progress.elapsed))
@@ -158,7 +166,8 @@ class Driver:
 
     def _estimate(self, budget: float) -> int:
         progress = self.progress
-        return estimate(self.state.step, progress.elapsed, progress.marks, budget, self.limits.max_useful_steps)
+        most = self.limits.max_useful_steps
+        return estimate(self.state.step, progress.elapsed, progress.marks, budget, most, progress.pace)
 
     def _follow(self, replay: Replay) -> None:
         horizon = replayed(replay.horizons, self.state.step)

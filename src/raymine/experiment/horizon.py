@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Shares of the budget. The first is early because the recipe's own horizon may be far off; later ones correct drift.
+# Shares of the budget, or of what is left of it when the speed changes. The first is early because the recipe's own
+# horizon may be far off; later ones correct drift.
 MOMENTS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -24,23 +25,32 @@ class Replay:
     rollbacks: tuple[tuple[int, int], ...] = ()
 
 
-def moment_passed(budget: float, before: float, after: float) -> bool:
-    """Whether one of `MOMENTS` lies in (before, after], in training seconds of a budget of `budget` seconds."""
-    return any(before < share * budget <= after for share in MOMENTS)
+def moment_passed(budget: float, before: float, after: float, start: float = 0.0) -> bool:
+    """Whether one of `MOMENTS` lies in (before, after], in training seconds of a budget of `budget` seconds.
+
+    start: the training seconds at which the present speed began; moments are shares of the budget from there on.
+    """
+    return any(before < start + share * (budget - start) <= after for share in MOMENTS)
 
 
 def estimate(
-    step: int, elapsed: float, marks: Sequence[tuple[int, float]], budget: float, max_useful_steps: int = 0
+    step: int,
+    elapsed: float,
+    marks: Sequence[tuple[int, float]],
+    budget: float,
+    max_useful_steps: int = 0,
+    start: tuple[int, float] = (0, 0.0),
 ) -> int:
     """Total steps expected by `budget` seconds, at least `step` + 1 and at most `max_useful_steps` (0: no such limit).
 
-    `marks` are earlier (step, seconds) pairs, ascending.
+    `marks` are earlier (step, seconds) pairs, ascending. start: the pair at which the present speed began.
 
-    The speed is measured over the second half of the run so far, from the last mark in the first half. The cost of a
-    step changes as the scene is learnt; a shorter interval would be disturbed by other load on the machine.
+    The speed is measured over the second half of the run since `start`, from the last mark in the first half. The cost
+    of a step changes as the scene is learnt; a shorter interval would be disturbed by other load on the machine.
     """
     most = max_useful_steps or sys.maxsize
-    since_step, since_elapsed = max((mark for mark in marks if mark[1] <= elapsed / 2), default=(0, 0.0))
+    middle = (start[1] + elapsed) / 2
+    since_step, since_elapsed = max((mark for mark in marks if start[1] <= mark[1] <= middle), default=start)
     span = elapsed - since_elapsed
     if span <= 0 or step <= since_step:
         return min(most, step + 1)

@@ -108,7 +108,14 @@ class Loop:
         setup = self.setup
         self._observers: Observer = Observers([setup.journal, setup.observer])
         self._driver = Driver(
-            setup.state, setup.advance, setup.limits, self.loop, setup.synchronise, setup.now, self._announce_horizon
+            setup.state,
+            setup.advance,
+            setup.limits,
+            self.loop,
+            setup.synchronise,
+            setup.now,
+            self._announce_horizon,
+            kind=lambda: setup.poses is not None and setup.poses.refining,
         )
         self._saver = Saver(setup.run.checkpoints, setup.schedule.keep, setup.device)
 
@@ -150,6 +157,9 @@ class Loop:
         with self.setup.watch.stage("checkpoints"):
             self._settle(self._saver.poll)
         self._count(burst)
+        ended = self.setup.poses.ending() if self.setup.poses is not None else ""
+        if ended:
+            self._event("poses-refined", ended)
         self._show()
         driver.update_horizon(burst.before)
         finished = driver.finished

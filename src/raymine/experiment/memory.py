@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from raymine.contracts import Bounds, EstimatesMemory, Memory
-from raymine.engines import draws_on_device, problem_with
+from raymine.engines import draws_on_device, phases_of, problem_with
 from raymine.errors import ConfigError, ResourceError, option
 from raymine.machine import free_memory
 from raymine.quantities import size
@@ -45,7 +45,8 @@ _limits: dict[int, int] = {}
 def estimate_bytes(config: TrainConfig, bounds: Bounds, device: str = "cpu", fused: bool | None = None) -> int:
     """Bytes that a training state and one step need, without images. The estimate is rather too high.
 
-    fused: whether the fused step trains it; None asks whether it does on this machine.
+    fused: whether the fused step trains it; None asks whether it does on this machine. Of a run that refines poses for
+    a part of its time, it is a step with refinement, which needs most.
     """
     samples = config.batch.samples * _OVERSHOOT
     parts = [_memory(part, bounds) for part in (config.field, config.sampler)]
@@ -151,16 +152,14 @@ def place_images(
     decided: the config says it, as that of a resumed run does, which has to draw what it would have drawn. sharing:
     processes of the run that share the free memory of this device.
     """
-    if not draws_on_device(config, device.type):
+    factors = factors_on_device(config, device.type)
+    if not factors:
         return ImagePlace(config.image_memory)
     needed = int(sizes.prod(1).sum()) * (5 if masked else 4)
-    # Each phase of a run has an engine, and each engine its images (`engines/phased.py`).
-    factors = [1] if config.progressive is None else [1, *config.progressive.factors]
-    factors += [1] if config.fade is not None else []
     whole = sum(needed // factor**2 for factor in factors)
     free, working = available_bytes(device, sharing), estimate_bytes(config, bounds, device.type)
     # A further engine has gradients, a half-precision table and buffers of its own.
-    further = (len(factors) - 1) * (working // 2)
+    further = (len({phase.kind for phase in phases_of(config)}) - 1) * (working // 2)
     room = free - working - further - beside_bytes(config, bounds) - math.floor(_GAPS * free)
     memory = config.image_memory
     if memory is None and not decided and whole > room:
@@ -177,6 +176,15 @@ def place_images(
     )
     moved = f"{rotation.moved} of {rotation.bands:,} bands of rows are replaced every {STEPS} steps"
     return ImagePlace(memory, told, f"Images: {reason}; {moved}.")
+
+
+def factors_on_device(config: TrainConfig, device: str) -> list[int]:
+    """The divisors of the image size for which the device holds images; [] if the host draws the rays all the time.
+
+    Phases of a run have engines, and each engine its images (`engines/phased.py`).
+    """
+    drawing = {phase.kind: phase for phase in phases_of(config) if draws_on_device(phase.config(config), device)}
+    return [phase.factor for phase in drawing.values()]
 
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device, sharing: int = 1) -> None:

@@ -146,8 +146,8 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
         if adapted != train:
             told = "Field: of the shape that it has in the run it starts from, not that of these images."
             train, scene = adapted, _told(scene, (told,))
-    if stored is not None and train.image_memory is None:
-        train = replace(train, image_memory=stored.train.image_memory)
+    if stored is not None:
+        train = _as_begun(train, stored.train, request)
     if stored is not None and stored.train == train and (asked == recipes.CUSTOM or asked == stored.recipe):
         # A recipe without a name of its own keeps the name that the run has, and so does a run of an earlier version
         # that was recorded under the name that was asked for.
@@ -194,6 +194,18 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
     details = (placed.reason,) if placed.reason else ()
     budget = choose_bank_budget(request.bank_budget, train, scene.bounds, device)
     return Prepared(scene, digest, config, device, start, details, budget)
+
+
+def _as_begun(train: TrainConfig, begun: TrainConfig, request: TrainRequest) -> TrainConfig:
+    """The config of a resumed run, with what it decided when it began where the request does not say it."""
+    if train.image_memory is None:
+        train = replace(train, image_memory=begun.image_memory)
+    whole = request.overrides.get("poses")
+    stated = "poses.until" in request.overrides or (isinstance(whole, dict) and "until" in whole)
+    if train.poses is not None and begun.poses is not None and not stated:
+        # A run of an earlier version refines poses to its end.
+        train = replace(train, poses=replace(train.poses, until=begun.poses.until))
+    return train
 
 
 def _place_images(

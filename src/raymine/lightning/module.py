@@ -345,6 +345,8 @@ def _drop_graphs(engine: Engine) -> None:
     Lightning closes NCCL when the program ends, and that waits for graphs that hold its kernels.
     """
     from raymine.engines.fused.engine import FusedEngine
+    from raymine.engines.phased import PhasedEngine
 
-    if isinstance(engine, FusedEngine):
-        engine.trainer.drop_graphs()
+    for each in engine.engines if isinstance(engine, PhasedEngine) else (engine,):
+        if isinstance(each, FusedEngine):
+            each.trainer.drop_graphs()

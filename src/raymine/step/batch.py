@@ -67,12 +67,13 @@ def draw_batch(state: TrainState, data: TrainData) -> RayBatch:
         background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=state.device).expand(len(rgba), 3)
     target = torch.lerp(background, rgba[:, :3], rgba[:, 3:])
     image, y, x = (part.to(state.device) for part in pixels)
-    rays = given = data.rig.rays_for_pixels(image, x, y)
-    if state.poses is not None:
+    rig = data.rig if state.poses is None else state.poses.placed(data.rig)
+    rays = given = rig.rays_for_pixels(image, x, y)
+    if state.poses is not None and state.refining:
         rays = state.poses.refine(given, image)
     asked = targets_of(state.config.loss)
     alpha = rgba[:, 3] if "alpha" in asked else None
-    depth = _distances(data, pixels, image, given) if "depth" in asked else None
+    depth = _distances(data, pixels, given, rig.view_axes(image)) if "depth" in asked else None
     return RayBatch(drawn, rays, Wanted(target, background, weight), image, Targets(alpha, depth), part)
 
 
@@ -81,15 +82,15 @@ def part_of_rays(state: TrainState) -> Slice | None:
     return state.ranks.slice_of(state.rays) if state.ranks.active else None
 
 
-def _distances(data: TrainData, pixels: Pixels, image: Tensor, rays: Rays) -> Tensor | None:
+def _distances(data: TrainData, pixels: Pixels, rays: Rays, axes: Tensor) -> Tensor | None:
     """Distances [R] along the rays to what the depth maps show; 0 where they show nothing. None without depth maps.
 
-    rays: of the given poses, as the view axes are. The angle between the two is that of the lens: a refined pose turns
-    both alike.
+    rays, axes [R, 3]: of the same poses. The angle between a ray and its view axis is that of the lens: a refined pose
+    turns both alike.
     """
     if data.depths is None:
         return None
-    along = (rays.directions * data.rig.view_axes(image)).sum(1)
+    along = (rays.directions * axes).sum(1)
     return data.depths.gather(*pixels).to(along.device) / along.clamp_min(1e-3)
 
 

@@ -92,7 +92,7 @@ def _unmined(
     mining = state.config.mining
     if mining.policy == "prune":
         samples, query = visible_samples(fields.inference, objective.rays, samples, mining.stop, mining.faint)
-        if state.poses is not None:
+        if state.refining:
             query = replace(query_points(rays, samples), features=query.features)
     else:
         query = query_points(rays, samples)

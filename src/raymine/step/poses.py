@@ -10,6 +10,9 @@ gradient of the loss reaches the twists through the positions and directions at 
 along a ray, and where samples lie, are constants.
 
 Nothing holds the world in place: all cameras may turn, move and scale together. Errors are measured after alignment.
+
+At the share `PoseConfig.until` of the run refinement ends, and does not begin again. From then on the cameras of a rig
+are where the twists have brought them (`PoseRefinement.placed`), and rays have no graph: any engine can draw them.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from raymine.cameras import exp_se3
-from raymine.contracts import Bounds, Group, Rays
+from raymine.contracts import Bounds, Group, Rays, Scalars
 from raymine.errors import ConfigError, require_finite
-from raymine.step.schedule import open_share
+from raymine.rays import CameraRig
+from raymine.step.schedule import end_of, open_share
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class PoseConfig:
     limit_degrees, limit_distance: the largest correction of an image, in degrees and as a share of the scale.
     coarse: share of the field's levels that are open at the start, if the field has levels (`contracts.FadesLevels`).
     fade: share of the run over which the other levels are faded in; 0 opens all from the start.
+    until: share of the run after which poses stay as they are, at least `fade`: a correction that was found with a part
+        of the levels alone is a coarse one. 1 refines them to the end.
     """
 
     lr: float = 1e-3
@@ -43,6 +49,7 @@ class PoseConfig:
     limit_distance: float = 0.1
     coarse: float = 0.25
     fade: float = 0.4
+    until: float = 0.6
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -57,6 +64,20 @@ class PoseConfig:
             )
         if not (0 <= self.coarse <= 1 and 0 <= self.fade <= 1):
             raise ConfigError(f"poses need 0 <= coarse <= 1 and 0 <= fade <= 1, got {self.coarse} and {self.fade}.")
+        if not 0 < self.until <= 1:
+            raise ConfigError(
+                f"poses.until must be above 0 and at most 1, got {self.until}.", hint="1 refines poses to the end."
+            )
+        if self.fade > self.until:
+            raise ConfigError(
+                f"poses.until must be at least poses.fade, got {self.until} and {self.fade}: all levels are open "
+                "before poses stay as they are.",
+                hint="Raise poses.until, or lower poses.fade.",
+            )
+
+    def ends(self, step: int, horizon: int) -> bool:
+        """Whether refinement has ended before step `step` of a run of `horizon` steps."""
+        return self.until < 1 and step >= end_of(self.until, horizon)
 
     def open_share(self, step: int, horizon: int) -> float:
         """The share of the field's levels that are open in step `step` of a run of `horizon` steps."""
@@ -69,27 +90,70 @@ def scene_scale(bounds: Bounds) -> float:
 
 
 class PoseRefinement(nn.Module):
-    """The twists of all training images, as a part of the training state. Image i is image i of the camera rig."""
+    """The twists of all training images, as a part of the training state. Image i is image i of the camera rig.
+
+    ended: the step before which refinement ended; 0 while it goes on. From then on the twists are constants.
+    """
 
     def __init__(self, config: PoseConfig, images: int, bounds: Bounds, base_lr: float, device: torch.device) -> None:
         """base_lr: the learning rate of the optimiser, to which the rates of groups refer."""
         super().__init__()
         self.config, self.scale = config, scene_scale(bounds)
         self._rate = config.lr / base_lr
+        self.ended = 0
         self.twist = nn.Parameter(torch.zeros(images, 6, device=device))
         # Not saved: an image that is still at its limit after a resume is reported again.
         self._reached = torch.zeros(images, dtype=torch.bool, device=device)
+        self._placed: tuple[CameraRig, CameraRig] | None = None
+
+    @property
+    def refining(self) -> bool:
+        """Whether the twists are trained."""
+        return self.ended == 0
+
+    def end(self, step: int) -> None:
+        """Refinement ends before step `step`."""
+        self.ended, self._placed = max(1, step), None
+
+    def end_if_due(self, step: int, horizon: int) -> None:
+        """End refinement if step `step` of a run of `horizon` steps is beyond it. It does not begin again."""
+        if self.refining and self.config.ends(step, horizon):
+            self.end(step)
+
+    def open_share(self, step: int, horizon: int) -> float:
+        """As `PoseConfig.open_share`; 1 when refinement has ended, also if the horizon has grown since."""
+        return self.config.open_share(step, horizon) if self.refining else 1.0
+
+    def scalars(self) -> Scalars:
+        return {"ended": self.ended}
+
+    def restored(self, scalars: Scalars) -> None:
+        self.ended, self._placed = int(scalars["ended"]), None
 
     def groups(self) -> list[Group]:
         return [Group("poses", {"twist": self.twist}, rate=self._rate, decay=0.0)]
 
     def motions(self) -> Tensor:
-        """[I, 3, 4]: rotation about the centre of each camera, and translation in world units. Differentiable."""
-        return motions(self.twist, self.scale)
+        """[I, 3, 4]: rotation about the centre of each camera, and translation in world units.
+
+        Differentiable while poses are refined.
+        """
+        return motions(self.twist if self.refining else self.twist.detach(), self.scale)
 
     def refine(self, rays: Rays, image: Tensor) -> Rays:
-        """Rays [R] of the images [R], moved with their cameras. Differentiable in the twists."""
+        """Rays [R] of the images [R] of the given rig, moved with their cameras. Differentiable as `motions` is."""
         return move_rays(rays, self.motions(), image)
+
+    def placed(self, rig: CameraRig) -> CameraRig:
+        """The cameras that rays are drawn with: while poses are refined the given ones, whose rays `refine` moves.
+
+        Afterwards the moved ones: the same rig at each call, until the state is restored.
+        """
+        if self.refining:
+            return rig
+        if self._placed is None or self._placed[0] is not rig:
+            self._placed = rig, rig.at_poses(self.moved(rig.poses.double()))
+        return self._placed[1]
 
     @torch.no_grad()
     def clip(self) -> None:

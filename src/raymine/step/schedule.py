@@ -1,10 +1,12 @@
 """Training that changes in the course of a run, by its share of the horizon: levels that fade in, images that grow.
 
-All of it is a function of (step, horizon), so a resumed run goes on as an uninterrupted one would have done.
+All of it is a function of (step, horizon), so a resumed run goes on as an uninterrupted one would have done. The end of
+the refinement of poses is remembered as well (`poses.PoseRefinement.ended`), since a horizon may grow afterwards.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from raymine.errors import ConfigError, require_finite
@@ -17,6 +19,11 @@ def open_share(step: int, horizon: int, coarse: float, fade: float) -> float:
     """
     done = step / (fade * horizon) if fade * horizon > 0 else 1.0
     return min(1.0, coarse + (1.0 - coarse) * done)
+
+
+def end_of(share: float, horizon: int) -> int:
+    """The step at which the share `share` of a run of `horizon` steps ends."""
+    return math.ceil(share * horizon)
 
 
 @dataclass(frozen=True)

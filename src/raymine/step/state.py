@@ -19,7 +19,7 @@ from raymine.step.distributed.ranks import SOLO, Ranks
 from raymine.step.exposure import Exposure
 from raymine.step.optimiser import Optimiser
 from raymine.step.parts import TensorsPart, part_of
-from raymine.step.poses import PoseConfig, PoseRefinement
+from raymine.step.poses import PoseRefinement
 from raymine.step.schedule import FadeConfig
 
 
@@ -96,9 +96,19 @@ class TrainState:
         return schedule is not None and schedule.open_share(self.step, self.horizon) < 1
 
     @property
-    def _schedule(self) -> PoseConfig | FadeConfig | None:
+    def refining(self) -> bool:
+        """Whether poses are refined, rather than given or no longer refined."""
+        return self.poses is not None and self.poses.refining
+
+    def end_refinement(self) -> None:
+        """End the refinement of poses if it is due before the next step (`PoseConfig.until`)."""
+        if self.poses is not None:
+            self.poses.end_if_due(self.step, self.horizon)
+
+    @property
+    def _schedule(self) -> PoseRefinement | FadeConfig | None:
         """What fades levels in: the refinement of poses, or `TrainConfig.fade`; None if all are open."""
-        return self.config.fade if self.poses is None else self.poses.config
+        return self.config.fade if self.poses is None else self.poses
 
     def fade_levels(self) -> None:
         """Open the levels of the trained field that the current step calls for. Without a schedule, all are open."""
@@ -154,7 +164,7 @@ class TrainState:
         if lacking:
             raise CheckpointError(f"the checkpoint lacks {', '.join(lacking)}.")
         for name in self.scalars():
-            whole = name in ("step", "horizon", "rays", "seed", "adam.updates")
+            whole = name in ("step", "horizon", "rays", "seed", "adam.updates", "poses.ended")
             if not isinstance(scalars[name], int if whole else int | float) or (scalars[name] < 0 and whole):
                 wanted = "a whole number from 0 up" if whole else "a number"
                 raise CheckpointError(f"the checkpoint's `{name}` must be {wanted}, got {scalars[name]!r}.")

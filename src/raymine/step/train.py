@@ -22,6 +22,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     the state, all of them call this at the same time; the report is that of all their rays.
     """
     config, step = state.config, state.step
+    state.end_refinement()
     part = part_of_rays(state)
     draws = Draws(state.seed, step, state.device, *((part.start, part.total) if part else ()))
     state.fade_levels()
@@ -44,7 +45,7 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     gate = state.optimiser.gate(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
     state.optimiser.step(rate, gate)
-    if state.poses is not None:
+    if state.poses is not None and state.refining:
         state.poses.clip()
         extra = {**extra, **state.poses.numbers()}
     state.step += 1

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from raymine.config import model_digest
 from raymine.errors import ConfigError
 from raymine.experiment import load_run, train
 from raymine.experiment.watchers.pose_watch import PoseWatch, fitting_warnings, in_words
@@ -19,13 +21,15 @@ from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
 from support.disc_scene import write_scene
 from support.killed_run import TINY
-from support.runs import StopAt, request
+from support.runs import StopAt, request, rewrite_checkpoint
 from support.scenes import ball_scene
 from support.step import CONFIG
 
 SCENE, DATA = ball_scene()
 POSES = replace(CONFIG, poses=PoseConfig())
 BOTH = {**TINY, "poses": {}, "exposure": {}}
+ENDS = {"whole": {}, "before": {"until": 0.25, "fade": 0.2}, "at": {"until": 0.5}, "after": {"until": 0.75}}
+"""Poses of runs of 32 steps that are stopped at step 16."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +85,7 @@ def test_images_at_the_limit_are_named_once() -> None:
 
 def test_run_records_corrections_and_warns_at_the_limit() -> None:
     scene = write_scene(Path("scene"))
-    overrides = {**TINY, "poses": {"lr": 0.5, "limit_degrees": 1.0}}
+    overrides = {**TINY, "poses": {"lr": 0.5, "limit_degrees": 1.0, "until": 1.0}}
     result = train(request(scene, Path("r"), steps=16, overrides=overrides))
     assert result.pose_degrees == pytest.approx(1.0, rel=0.1)
     assert result.pose_distance is not None
@@ -95,9 +99,11 @@ def test_run_records_corrections_and_warns_at_the_limit() -> None:
     assert "exposure" not in stored
 
 
-def test_resumed_run_equals_an_uninterrupted_one_and_loads() -> None:
+@pytest.mark.parametrize("ends", ENDS)
+def test_resumed_run_equals_an_uninterrupted_one_and_loads(ends: str) -> None:
     scene = write_scene(Path("scene"))
-    asked = request(scene, Path("whole"), steps=32, overrides=BOTH, evaluate_views=0)
+    overrides = {**BOTH, "poses": ENDS[ends]}
+    asked = request(scene, Path("whole"), steps=32, overrides=overrides, evaluate_views=0)
     train(asked)
     stopped = train(replace(asked, out=Path("parts")), observer=StopAt(16))
     assert (stopped.status, stopped.step) == ("stopped", 16)
@@ -112,6 +118,46 @@ def test_resumed_run_equals_an_uninterrupted_one_and_loads() -> None:
     moved = whole.training_poses()
     assert moved.shape == given.shape
     assert 1e-5 < np.abs(moved - given).max() < 0.2
+
+
+def test_run_tells_once_that_poses_stay_as_they_are() -> None:
+    scene = write_scene(Path("scene"))
+    asked = request(scene, Path("r"), steps=48, overrides={**TINY, "poses": {"until": 0.5}}, evaluate_views=0)
+    assert train(asked, observer=StopAt(32)).step == 32
+    result = train(replace(asked, resume=True))
+    events = [row for row in read_rows(Path("r/events.jsonl")) if row["kind"] == "poses-refined"]
+    assert [row["step"] for row in events] == [25]
+    assert "poses stay as they are from step 24 on: poses moved by 0." in events[0]["message"]
+    rows = [row for row in read_rows(Path("r/metrics.jsonl")) if row["kind"] == "train"]
+    assert [bool(row.get("extra", {}).get("pose_degrees")) for row in rows] == [True, False, False]
+    assert result.pose_degrees is not None
+    assert load_run("r", device="cpu").state.scalars()["poses.ended"] == 24
+
+
+def test_run_of_an_earlier_version_refines_to_its_end() -> None:
+    scene = write_scene(Path("scene"))
+    whole = {**TINY, "poses": {"until": 1.0}}
+    asked = request(scene, Path("whole"), steps=32, overrides=whole, evaluate_views=0)
+    train(asked)
+    train(replace(asked, out=Path("old")), observer=StopAt(16))
+    config = json.loads(Path("old/config.json").read_text())
+    config["schema"] = 2
+    del config["train"]["poses"]["until"]
+    Path("old/config.json").write_text(json.dumps(config))
+    path = Path("old/checkpoints/step-00000016.json")
+    body = json.loads(path.read_text())
+    scalars = {name: value for name, value in body["scalars"].items() if name != "poses.ended"}
+    meta = {**body["meta"], "config": model_digest(config)}
+    changes = {"schema": 2, "scalars": scalars, "meta": meta}
+    rewrite_checkpoint(path, load_file(path.with_suffix(".safetensors")), changes)
+    # With the flags of that time, which now mean another end.
+    flags = replace(asked, out=Path("old"), overrides={**TINY, "poses": {}}, resume=True)
+    assert train(flags).step == 32
+    expected, found = (load_run(name, device="cpu").state for name in ("whole", "old"))
+    assert found.scalars() == expected.scalars()
+    assert all(torch.equal(value, found.tensors()[name]) for name, value in expected.tensors().items())
+    with pytest.raises(ConfigError, match=r"train\.poses\.until"):
+        train(replace(flags, overrides={**TINY, "poses": {"until": 0.7}}))
 
 
 def test_loaded_run_without_refinement_has_the_poses_of_the_scene() -> None:

@@ -111,6 +111,7 @@ class GraphTrainer(ABC):
         self.step.fill_(state.step)
         self.updates.fill_(state.optimiser.updates)
         self.n_rays.fill_(state.rays)
+        self.rays.follow(state)
         if state.miner is not None:
             self.tau.copy_(state.miner.tau)
         self.refresh()

@@ -45,9 +45,14 @@ class DeviceImages:
         # Reading and copying release the GIL. Few threads saturate the copy, and each holds one image.
         with ThreadPoolExecutor(min(_UPLOADS, cores())) as pool:
             list(pool.map(upload, range(len(sizes))))
-        self.rig = data.rig.table.contiguous()
+        # A copy of its own, since cameras may be placed anew.
+        self.rig = data.rig.table.clone(memory_format=torch.contiguous_format)
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
         self.waited = 0.0
+
+    def place_cameras(self, table: torch.Tensor) -> None:
+        """Give the images other cameras: the `table` of a rig. They are written into the memory of the present ones."""
+        self.rig.copy_(table)
 
     def prepare(self, step: int) -> None:
         """Nothing to do: all images are there at every step."""

@@ -23,12 +23,13 @@ class DeviceRays:
     """Images, cameras and image cells on the device of a state.
 
     It draws the same rays as `step.batch.draw_batch`; where images do not fit (`TrainConfig.image_memory`), from the
-    part of them that is there.
+    part of them that is there. The cameras are the given ones until `follow` moves them.
     """
 
     def __init__(self, state: TrainState, data: TrainData) -> None:
         device = state.device
-        self._rig, self._random = data.rig, state.config.background == "random"
+        self._given = self._rig = data.rig
+        self._random = state.config.background == "random"
         self._pixels: DevicePixels | RotatingCells
         memory = state.config.image_memory
         if memory is None or image_bytes(data) <= memory:
@@ -44,6 +45,16 @@ class DeviceRays:
     def waited(self) -> float:
         """Seconds in which the device had to wait for images."""
         return self.images.waited
+
+    def follow(self, state: TrainState) -> None:
+        """Have the cameras where the poses of the state are when they are no longer refined.
+
+        They move in the memory that graphs read. Call it outside of a graph when the state may have changed.
+        """
+        rig = self._given if state.poses is None else state.poses.placed(self._given)
+        if rig is not self._rig:
+            self.images.place_cameras(rig.table)
+            self._rig = rig
 
     def prepare(self, step: int) -> None:
         """Have the images of step `step` on the device. Call it before `fill`, outside of a graph."""
@@ -70,6 +81,7 @@ class DeviceRays:
         n, device = state.rays, state.device
         rays, wanted = torch.empty(n, 8, device=device), torch.empty(n, 8, device=device)
         harmonics = torch.empty(n, 16, dtype=torch.float16, device=device)
+        self.follow(state)
         self.prepare(state.step)
         for place, number in zip(self._now, (n, state.step), strict=True):
             place.fill_(number)

@@ -51,8 +51,7 @@ class RotatingImages:
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)
         # What the window takes its rows from: shapes and cameras of all bands.
         self._shapes = torch.from_numpy(np.stack((self._bands.height, self._bands.width), 1)).to(device)
-        self._cameras = data.rig.table[:, torch.from_numpy(self._bands.image).to(data.rig.table.device)].clone()
-        self._cameras[_CY] -= torch.from_numpy(self._bands.top).to(self._cameras)
+        self._cameras = self._cameras_of_bands(data.rig.table)
         self.rig = torch.zeros_like(self._cameras[:, : self.count])
         self.cells = RotatingCells(sampler, self._bands, self.count, device)
         self.waited = 0.0
@@ -72,6 +71,21 @@ class RotatingImages:
         """Memory on the device, in bytes."""
         own = (self.pixels, self.masks, self.places, self.rig, self.background, self._shapes, self._cameras)
         return sum(part.nbytes for part in own) + self.cells.bytes
+
+    def place_cameras(self, table: Tensor) -> None:
+        """As `images.DeviceImages.place_cameras`, for all bands: also for those that are in the window now."""
+        self._cameras.copy_(self._cameras_of_bands(table))
+        if self._turn is not None:
+            positions = self.rotation.positions(self._turn)
+            numbers = np.stack((self.rotation.slots(positions), self.rotation.bands_at(positions)))
+            slots, bands = torch.from_numpy(numbers).to(self._device)
+            self.rig.index_copy_(1, slots, self._cameras.index_select(1, bands))
+
+    def _cameras_of_bands(self, table: Tensor) -> Tensor:
+        """The table of a rig whose image i is band i."""
+        cameras = table[:, torch.from_numpy(self._bands.image).to(table.device)].contiguous()
+        cameras[_CY] -= torch.from_numpy(self._bands.top).to(cameras)
+        return cameras
 
     def prepare(self, step: int) -> None:
         """Have the bands of this step in the window. The device is told in the order of its stream."""

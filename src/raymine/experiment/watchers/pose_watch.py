@@ -46,6 +46,20 @@ class PoseWatch:
     def __init__(self, state: TrainState, names: Sequence[str]) -> None:
         self._state, self._names = state, tuple(names)
         self._told: set[int] = set()
+        self._refining = state.refining
+
+    @property
+    def refining(self) -> bool:
+        """Whether poses are refined now."""
+        return self._state.refining
+
+    def ending(self) -> str:
+        """A sentence that refinement has ended since the last call, or ""."""
+        ended, self._refining = self._refining and not self._state.refining, self._state.refining
+        poses, sizes = self._state.poses, self.mean_sizes()
+        if not ended or poses is None or sizes is None:
+            return ""
+        return f"poses stay as they are from step {poses.ended} on: {in_words(*sizes)}"
 
     def news(self) -> str:
         """A sentence that names the images whose correction has reached its limit since the last call, or ""."""
