@@ -14,7 +14,7 @@ from raymine.kernels._triton import programs
 from raymine.kernels.march.gpu import CHUNK, MARCHERS, march
 from raymine.kernels.ngp_step.gpu import infer
 
-_SLOTS, _STRIDE = 4, 16
+SLOTS, STRIDE = 4, 16
 """Rays that a program processes at a time, and samples of each per round. Samples of one ray share table entries, but
 with more samples per round, more of them lie behind the early stop: 4 x 16 take 0.13 ms, 8 x 8 0.15 and 2 x 32 0.16.
 A view of bonsai takes 12.5, 13.1 and 15.3 ms, with 16 x 4 14.4 ms."""
@@ -54,5 +54,5 @@ def ask_field(buffers: Buffers, model: HalfModel, stop: float) -> None:
     infer[(programs(buffers.raw.device, _PROGRAMS),)](
         buffers.rays, buffers.harmonics, buffers.first, buffers.count, buffers.hitting, buffers.n_hitting,
         buffers.t_start, buffers.t_end, *model.arguments, most_optical, buffers.queue, buffers.seen, buffers.raw,
-        **model.constants, SLOTS=_SLOTS, STRIDE=_STRIDE, num_warps=4, maxnreg=_REGISTERS,
+        **model.constants, SLOTS=SLOTS, STRIDE=STRIDE, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
