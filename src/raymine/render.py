@@ -42,9 +42,16 @@ instead of 3.1 s of processor time on 2 cores beside other processes. Samples of
 def query_points(rays: Rays, samples: Samples) -> FieldInput:
     """The query of a field at the midpoint of every sample [B]. Differentiable in origins and directions."""
     middle = (samples.t_start + samples.t_end) * 0.5
-    directions = rays.directions[samples.ray_id]
-    positions = torch.addcmul(rays.origins[samples.ray_id], directions, middle[:, None])
+    directions = _of_rays(rays.directions, samples.ray_id)
+    positions = torch.addcmul(_of_rays(rays.origins, samples.ray_id), directions, middle[:, None])
     return FieldInput(positions, directions, None if rays.time is None else rays.time[samples.ray_id])
+
+
+def _of_rays(values: Tensor, ray_id: Tensor) -> Tensor:
+    """values [R, 3] of the rays ray_id [B]."""
+    # On CUDA the gradient of indexing sorts: 25 of 33 ms of a step that refines poses, 2^20 samples on an H200. That of
+    # `index_select` adds by atomics. On a CPU it adds slice by slice, and indexing is quicker.
+    return values.index_select(0, ray_id) if values.is_cuda else values[ray_id]
 
 
 def subset(samples: Samples, keep: Tensor) -> tuple[Samples, Tensor]:

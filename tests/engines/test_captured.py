@@ -18,6 +18,7 @@ from raymine.losses import TotalVariation
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.step import TrainState, create_state, train_step
+from raymine.step.poses import PoseConfig
 from support.device import forbidden_to_wait, requires_gpu
 from support.fused import CONFIG, DEVICE, GPU, data_on
 
@@ -59,6 +60,42 @@ def test_captured_step_is_the_plain_step(policy: str) -> None:
         if name.startswith(("field.", "adam.")):
             distance = (captured.tensors()[name] - value).norm() / value.norm().clamp_min(1e-12)
             assert float(distance) < 0.02, name
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_captured_step_refines_poses_as_the_plain_step_does(policy: str) -> None:
+    captured, plain = (fresh(policy, poses=PoseConfig(until=1.0, fade=0.0)) for _ in range(2))
+    with torch.no_grad():
+        for state in (captured, plain):
+            twist = state.tensors()["poses.twist"]
+            twist.copy_(0.05 * torch.randn(twist.shape, generator=torch.Generator().manual_seed(1)))
+    trainer, draw = CapturedTrainer(captured, DATA, refining=True), DeviceRays(plain, DATA).batch
+    before = captured.tensors()["poses.twist"].clone()
+    for step in range(3):
+        (got,), expected = trainer.advance(1), train_step(plain, DATA, draw)
+        assert (got.rays, got.marched) == (expected.rays, expected.marched)
+        assert got.loss == pytest.approx(expected.loss, rel=1e-3)
+        assert got.extra["pose_degrees"] == pytest.approx(expected.extra["pose_degrees"], rel=1e-3)
+        if step == 0:
+            # A moment after one step is a share of the gradient.
+            one, other = (state.tensors()["adam.first.poses.twist"] for state in (captured, plain))
+            assert float((one - other).norm() / other.norm()) < 0.02
+    for name, value in plain.tensors().items():
+        if name.startswith(("field.", "poses.")):
+            distance = (captured.tensors()[name] - value).norm() / value.norm().clamp_min(1e-12)
+            assert float(distance) < 0.02, name
+    assert float((captured.tensors()["poses.twist"] - before).abs().max()) > 1e-4
+
+
+def test_corrections_that_a_captured_step_finds_stay_within_their_limits() -> None:
+    state = fresh("none", poses=PoseConfig(until=1.0, fade=0.0, limit_degrees=0.01, limit_distance=1e-4))
+    trainer = CapturedTrainer(state, DATA, refining=True)
+    trainer.advance(2)
+    assert state.poses is not None
+    degrees, distance = state.poses.sizes()
+    assert float(degrees.max()) == pytest.approx(0.01, rel=1e-4)
+    assert float(distance.max()) == pytest.approx(1e-4, rel=1e-4)
+    assert state.poses.at_limit()
 
 
 def test_captured_step_obeys_rate_and_decay_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,11 @@ def test_warm_up_takes_the_path_of_the_step_that_follows(monkeypatch: pytest.Mon
     assert seen == [True, True, False, False]
 
 
-def test_device_draws_the_rays_when_poses_are_no_longer_refined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_draws_rays_of_refined_poses_unless_images_are_there_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raymine.engines.plain.triton_problem", lambda: "")
-    assert [draws_on_device(each.config(REFINED), "cuda") for each in phases_of(REFINED)] == [False, True]
+    banded = replace(REFINED, image_memory=6000)
+    assert [draws_on_device(each.config(REFINED), "cuda") for each in phases_of(REFINED)] == [True, True]
+    assert [draws_on_device(each.config(banded), "cuda") for each in phases_of(banded)] == [False, True]
 
 
 def test_a_run_is_compiled_ahead_for_its_last_phase(monkeypatch: pytest.MonkeyPatch) -> None:

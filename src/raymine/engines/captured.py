@@ -26,6 +26,7 @@ from raymine.kernels.ngp_step.gpu_control import conclude
 from raymine.step import TrainConfig, TrainData, TrainState
 from raymine.step.objective import parameter_loss
 from raymine.step.optimiser import LevelPenalties
+from raymine.step.poses import move_poses
 from raymine.step.precision import field_for_occupancy, fields_for_step
 
 _log = logging.getLogger(__name__)
@@ -49,18 +50,24 @@ class NotCapturableError(ConfigError):
 
 
 class CapturedTrainer(GraphTrainer):
-    """Trains any field. `_places`: how many chosen samples the second pass has room for."""
+    """Trains any field. `_places`: how many chosen samples the second pass has room for.
+
+    While poses are refined, the cameras of a step are placed by the twists before its rays are drawn, so that all but
+    the second pass sees moved rays. There the chosen samples get a graph to the twists (`_with_graph`).
+    """
 
     room = 1.25
     fades = True
 
-    def __init__(self, state: TrainState, data: TrainData) -> None:
+    def __init__(self, state: TrainState, data: TrainData, *, refining: bool = False) -> None:
+        """refining: whether poses are refined while this trains; it is not used before or after that."""
+        self._poses = state.poses if refining else None
+        self._given = data.rig.poses.float()
         self._fields = fields_for_step(state.config, state.field)
         super().__init__(state, data, self._fields.loss_scale)
         device, optimiser = state.device, state.optimiser
-        # Twists are constants when this engine trains (`choice.capture_problem`): an update with a gradient of 0 would
-        # still move them by their momentum.
-        trained = [name for name in optimiser.parameters if not name.startswith("poses.")]
+        # Where twists are constants, an update with a gradient of 0 would still move them by their momentum.
+        trained = [name for name in optimiser.parameters if refining or not name.startswith("poses.")]
         self._blocks = optimiser.blocks_of([name for name in trained if not optimiser.group_of(name).sparse])
         self._sparse = [name for name in trained if optimiser.group_of(name).sparse]
         # Rates of a group, over those of one whose factors are 1 (`adam.gpu`: 2 is the rate, 7 the rate times decay).
@@ -92,7 +99,11 @@ class CapturedTrainer(GraphTrainer):
             self._places = self._rounded(max(_SPARE * share * capacity, 8 * _BLOCK))
         if self._places != places:
             self._drop_step()
-        return [replace(report, trained=min(report.trained, places)) for report in reports]
+        # Of the last step alone: earlier ones left no trace.
+        moved = {} if self._poses is None else {name: float(size) for name, size in self._poses.numbers().items()}
+        return [
+            replace(report, trained=min(report.trained, places), extra={**report.extra, **moved}) for report in reports
+        ]
 
     def _replay(self, name: str, work: Callable[[], None]) -> None:
         """As `GraphTrainer._replay`, without a graph if the field's `forward` cannot be part of one.
@@ -133,6 +144,14 @@ class CapturedTrainer(GraphTrainer):
         self.sampler.before_step(field, Draws(state.seed, step, state.device), self.data.times)
         self.grid.refresh()
 
+    def draw(self) -> None:
+        """As `GraphTrainer.draw`, with the cameras where their twists have brought them."""
+        if self._poses is not None:
+            with torch.no_grad():
+                moved = move_poses(self._given, self._poses.motions())
+                self.rays.images.rig[: moved[0].numel()].copy_(moved.flatten(1).t())
+        super().draw()
+
     @torch.no_grad()
     def ask_field(self) -> None:
         b = self.buffers
@@ -148,11 +167,32 @@ class CapturedTrainer(GraphTrainer):
         time = self.buffers.wanted[:, 7].index_select(0, ray_id) if self.data.rig.dynamic else None
         return FieldInput(positions, directions, time)
 
+    def _with_graph(self, query: FieldInput, ray_id: Tensor) -> FieldInput:
+        """The same points, of rays `ray_id` [n] that twists have moved, with a graph to these twists.
+
+        With motions (R, t) of the values that R and t have now (R0, t0), a ray that was moved by them, (o, d), is
+        (o + t - t0, R R0^T d): the same ray, with the derivatives of the motion of the unmoved one.
+        """
+        if self._poses is None:
+            return query
+        motion = self._poses.motions()
+        now = motion.detach()
+        turn = motion[:, :, :3] @ now[:, :, :3].transpose(1, 2)
+        image = self.buffers.image.index_select(0, ray_id)
+        # Positions are o + x d: their distance x along the ray is a constant.
+        own = torch.cat((turn.flatten(1), motion[:, :, 3] - now[:, :, 3]), 1).index_select(0, image)
+        origins = self.buffers.rays[:, :3].index_select(0, ray_id)
+        turned = own[:, :9].view(-1, 3, 3)
+        directions = (turned * query.directions[:, None, :]).sum(2)
+        along = (turned * (query.positions - origins)[:, None, :]).sum(2)
+        return replace(query, positions=origins + own[:, 9:] + along, directions=directions)
+
     def train(self) -> None:
         b, places = self.buffers, self._places
         live = torch.arange(places, device=b.index.device) < b.n_chosen
         index = torch.where(live, b.index[:places], 0)
-        query = self._query(b.ray_id[index], b.t_start[index], b.t_end[index])
+        ray_id = b.ray_id[index]
+        query = self._with_graph(self._query(ray_id, b.t_start[index], b.t_end[index]), ray_id)
         weight = torch.where(live, b.weight[:places], 0.0) * self.scale
         # A place that is not used repeats sample 0, whose gradient may be anything.
         gradient = torch.where(live[:, None], b.gradient[index], 0.0) * weight[:, None]
@@ -186,6 +226,8 @@ class CapturedTrainer(GraphTrainer):
             first = optimiser.first.get(name) if config.table_beta1 > 0 else None
             values, penalties = optimiser.parameters[name].data, optimiser.penalties.get(name)
             _launch_adam(values, grad, first, optimiser.second[name], rates, sparse=True, penalties=penalties)
+        if self._poses is not None:
+            self._poses.clip()
         optimiser.clear()
 
 
@@ -229,8 +271,8 @@ class CapturedEngine:
 
     name = "captured"
 
-    def __init__(self, state: TrainState, data: TrainData, reason: str) -> None:
-        self.trainer = CapturedTrainer(state, data)
+    def __init__(self, state: TrainState, data: TrainData, reason: str, *, refining: bool = False) -> None:
+        self.trainer = CapturedTrainer(state, data, refining=refining)
         self.reason = reason
         self._state = state
 

@@ -27,7 +27,7 @@ def _engine_for(state: TrainState, data: TrainData, phase: Phase) -> Engine:
     config = phase.config(state.config)
     problem = problem_with(config, state.device.type, training=True)
     if state.ranks.active and not problem:
-        problem = ranks_problem(config)
+        problem = ranks_problem(config, state.ranks.backend)
     if not problem and phase.fading:
         problem = "levels of the field fade in, and the fused kernels know no weights of levels"
     if not problem:
@@ -41,14 +41,15 @@ def _engine_for(state: TrainState, data: TrainData, phase: Phase) -> Engine:
         from raymine.engines.captured import CapturedEngine, worth_capturing
 
         if worth_capturing(config) or config.engine == "captured":
-            return CapturedEngine(state, data, problem)
+            return CapturedEngine(state, data, problem, refining=phase.refining)
     return PlainEngine(state, data, problem, refining=phase.refining)
 
 
-def ranks_problem(config: TrainConfig) -> str:
-    """Why several processes cannot train a model with the fused step, or an empty string."""
-    if config.engine != "fused":
-        return f"several processes train the run; {option('engine', 'fused')} has them take the fused step"
+def ranks_problem(config: TrainConfig, backend: str) -> str:
+    """Why several processes cannot train a model with the fused step, or an empty string. backend: `nccl` or `gloo`."""
+    if backend != "nccl" and config.engine != "fused":
+        # The fused step sums whole tables, which gloo takes through the host; the plain one sends touched rows.
+        return f"several processes share a GPU; {option('engine', 'fused')} has them take the fused step all the same"
     if config.mining.policy == "hard" and config.mining.hard.draw != "poisson":
         return f"several processes train the run, and the draw {config.mining.hard.draw} needs the samples of all"
     return ""
@@ -64,8 +65,10 @@ def capture_problem(state: TrainState, config: TrainConfig) -> str:
         return problem
     if config.engine == "plain":
         return "the plain step was asked for"
-    if config.poses is not None or config.exposure is not None:
-        return "poses or exposures are fitted, and a captured step draws rays without a graph to them"
+    if config.exposure is not None:
+        return "exposures are fitted, and `judge` does not know them"
+    if config.poses is not None and config.image_memory is not None:
+        return "poses are refined, and images are on the device a part at a time"
     if type(config.sampler) is not OccupancyConfig:
         return f"shapes are fixed for the occupancy grid alone, not for {type(config.sampler).__name__}"
     if closed_form(state) is None:

@@ -53,11 +53,11 @@ def draws_on_device(config: TrainConfig, device: str) -> bool:
 
     config: that of a run, or of one of its phases (`phased.Phase.config`).
     """
-    if device != "cuda" or triton_problem() or config.pixels.follows_error:
+    if device != "cuda" or triton_problem() or config.pixels.follows_error or targets_of(config.loss):
+        # Rays that are drawn on the device have no alpha or depth beside them.
         return False
-    # Rays that are drawn on the device have no graph to the poses, do not say which image they belong to, and have no
-    # alpha or depth beside them.
-    return config.poses is None and config.exposure is None and not targets_of(config.loss)
+    # Where images are bands, rays do not say which image they belong to.
+    return config.image_memory is None or (config.poses is None and config.exposure is None)
 
 
 def _rays_on_device(config: TrainConfig, state: TrainState, data: TrainData) -> DeviceRays | None:

@@ -22,7 +22,7 @@ from raymine.step.config import BatchConfig
     "a hash grid into which a network moves the points of each moment (D-NeRF)",
     scenes="scenes whose frames have times",
     time="a minute on a GPU or a CPU",
-    figure="trex 400x400 35.3 dB after 15 s (H200); 100x100 32.4 dB after a minute (2 cores)",
+    figure="trex 800x800 37.5 dB after 60 s (H200); 100x100 32.4 dB after a minute (2 cores)",
 )
 def dynamic(scene: Scene, device: str) -> TrainConfig:
     """For scenes whose frames have times. `ConfigError` for one without."""

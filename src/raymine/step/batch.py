@@ -20,8 +20,8 @@ class RayBatch(NamedTuple):
     """The rays [R] of a step, their targets, and the pixels [R] (on the CPU) that they go through.
 
     pixels: None if the batch was drawn on the device; a pixel sampler that learns from errors needs them.
-    image: their images [R] on the device of the state, for the exposure; None if the batch was drawn there.
         One that learns gets those of all rays of the step, also where this process has a part of them.
+    image: their images [R] on the device of the state, for the exposure.
     rays: have a graph to the poses where these are refined.
     targets: what some loss terms compare with; empty if the batch was drawn on the device.
     part: which rays of the step these are; None if they are all.

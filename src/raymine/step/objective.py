@@ -68,7 +68,7 @@ class Objective:
             output = _faded(output, samples, state.config.near_fade)
         rendered = composite_output(output, samples, self.wanted.background, stop, activations)
         if state.exposure is not None and self.exposed:
-            assert self.image is not None, "engines that draw rays on the device refuse an exposure"
+            assert self.image is not None, "the batch does not say which images its rays are of"
             shown = rendered.colour, rendered.opacity, self.wanted.background
             rendered = replace(rendered, colour=state.exposure.expose(*shown, self.image))
         parameters = state.optimiser.parameters

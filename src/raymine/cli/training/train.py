@@ -72,8 +72,8 @@ class Train:
     deterministic: bool = False
     """Make runs on CUDA repeat bit for bit, which is a little slower. Runs on a CPU always do."""
     engine: Literal["auto", "fused", "captured", "plain"] = "auto"
-    """How steps are taken on CUDA; auto is the fastest engine that can train the model. `fused` has several processes
-    take the fused step too, which was not measured on several GPUs yet (docs/distributed.md)."""
+    """How steps are taken on CUDA; auto is the fastest engine that can train the model (docs/distributed.md says
+    which with several processes)."""
     amp: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """Dtype of the networks' matrix products; auto is fp16 in the fused step on CUDA and in `dynamic` on CUDA, and fp32
     elsewhere."""

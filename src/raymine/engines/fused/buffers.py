@@ -36,6 +36,7 @@ class TrainBuffers(Buffers):
 
     def __init__(self, rays: int, samples: int, device: torch.device) -> None:
         super().__init__(rays, samples, device)
+        self.image = torch.zeros(rays, dtype=torch.int32, device=device)
         self.gradient = torch.zeros(samples, 4, device=device)
         self.size = torch.zeros(samples, device=device)
         self.index = torch.zeros(samples, dtype=torch.int32, device=device)

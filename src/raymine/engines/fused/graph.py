@@ -273,7 +273,7 @@ class GraphTrainer(ABC):
 
     def draw(self) -> None:
         b = self.buffers
-        self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter)
+        self.rays.fill(self.n_rays, self.step, b.rays, b.harmonics, b.wanted, b.jitter, b.image)
         self.ranks.keep_own_rays(b, self.n_rays)
 
     def judge(self) -> None:

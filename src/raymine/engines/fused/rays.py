@@ -61,19 +61,27 @@ class DeviceRays:
         self.images.prepare(step)
 
     def fill(
-        self, n_rays: Tensor, step: Tensor, rays: Tensor, harmonics: Tensor, wanted: Tensor, jitter: Tensor
+        self,
+        n_rays: Tensor,
+        step: Tensor,
+        rays: Tensor,
+        harmonics: Tensor,
+        wanted: Tensor,
+        jitter: Tensor,
+        image: Tensor,
     ) -> None:
-        """Draw the rays of step [1]: fills the first n_rays [1] rows of the last four arguments.
+        """Draw the rays of step [1]: fills the first n_rays [1] rows of the last five arguments.
 
-        rays [R, 8], harmonics [R, 16], wanted [R, 8] and jitter [R] are as in `kernels.ngp_step.gpu_draw.draw`.
+        rays [R, 8], harmonics [R, 16], wanted [R, 8], jitter [R] and image [R], which is `drawn` there, are as in
+        `kernels.ngp_step.gpu_draw.draw`. Where images are bands (`RotatingImages`), so is `image`.
         """
         images, pixels = self.images, self._pixels
         opencv, fisheye = self._rig.lens_steps
         draw[(triton.cdiv(len(rays), _BLOCK),)](
             n_rays, self.seed, step, images.count, opencv, fisheye, images.pixels, images.masks, images.places,
-            images.rig, images.background, *pixels.arguments, rays, harmonics, wanted, jitter, RANDOM=self._random,
-            MASKED=images.masked, OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=pixels.scored, WEIGHED=pixels.weighed,
-            BLOCK=_BLOCK, num_warps=2,
+            images.rig, images.background, *pixels.arguments, rays, harmonics, wanted, jitter, image,
+            RANDOM=self._random, MASKED=images.masked, OPENCV=opencv > 0, FISHEYE=fisheye > 0, SCORED=pixels.scored,
+            WEIGHED=pixels.weighed, BLOCK=_BLOCK, num_warps=2,
         )  # fmt: skip
 
     def batch(self, state: TrainState, data: TrainData) -> RayBatch:
@@ -85,15 +93,15 @@ class DeviceRays:
         self.prepare(state.step)
         for place, number in zip(self._now, (n, state.step), strict=True):
             place.fill_(number)
-        self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device))
+        image = torch.empty(n, dtype=torch.int32, device=device)
+        self.fill(self._now[:1], self._now[1:], rays, harmonics, wanted, torch.empty(n, device=device), image)
         origins, directions, near, far = (part.contiguous() for part in rays.split((3, 3, 1, 1), 1))
         colour, background, weight, time = (part.contiguous() for part in wanted.split((3, 3, 1, 1), 1))
         when = time[:, 0] if self._rig.dynamic else None
-        drawn = Rays(origins, directions, near[:, 0], far[:, 0], when)
-        part = part_of_rays(state)
-        if part is None:
-            return RayBatch(None, drawn, Wanted(colour, background, weight[:, 0]))
+        drawn, part = Rays(origins, directions, near[:, 0], far[:, 0], when), part_of_rays(state)
         # Drawing all rays costs a few microseconds; only those of this rank are trained on.
-        own = slice(part.start, part.stop)
-        wanted_own = Wanted(colour[own], background[own], weight[own, 0])
-        return RayBatch(None, drawn.slice(*part[:2]), wanted_own, part=part)
+        own = slice(0, n) if part is None else slice(part.start, part.stop)
+        seen, own_image = drawn.slice(own.start, own.stop), image[own].long()
+        if state.poses is not None and state.refining:
+            seen = state.poses.refine(seen, own_image)
+        return RayBatch(None, seen, Wanted(colour[own], background[own], weight[own, 0]), own_image, part=part)

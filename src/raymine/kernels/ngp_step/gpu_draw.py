@@ -44,7 +44,7 @@ def put_harmonics(out, x, y, z, live):
 @triton.jit(do_not_specialize=["images", "opencv_steps", "fisheye_steps", "side", "cells", "halvings"])
 def draw(
     n_rays, seed, step, images, opencv_steps, fisheye_steps, pixels, masks, places, rig, background,
-    coverage, running, boxes, weights, firsts, side, cells, halvings, rays, harmonics, wanted, jitter,
+    coverage, running, boxes, weights, firsts, side, cells, halvings, rays, harmonics, wanted, jitter, drawn,
     RANDOM: tl.constexpr, MASKED: tl.constexpr, OPENCV: tl.constexpr, FISHEYE: tl.constexpr, SCORED: tl.constexpr,
     WEIGHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +56,7 @@ def draw(
     SCORED. WEIGHED: rays get the weight of their cell, which compensates for its probability.
 
     Writes rays [R, 8]: origin, direction, near, far; harmonics [R, 16]; wanted [R, 8]: colour, background, weight, time
-    (0 in a static scene); and jitter [R] in 0..1.
+    (0 in a static scene); jitter [R] in 0..1; and drawn [R] int32: the image of each ray.
     """
     n = tl.load(n_rays)
     if tl.program_id(0) * BLOCK >= n:
@@ -110,6 +110,7 @@ def draw(
     tl.store(row + 6, weight, mask=live)
     tl.store(row + 7, tl.load(column + 14 * images, mask=live), mask=live)
     tl.store(jitter + r, uniform(s0, s1, now, _JITTER, r), mask=live)
+    tl.store(drawn + r, image.to(tl.int32), mask=live)
 
 
 @triton.jit(do_not_specialize=["n"])
