@@ -4,8 +4,8 @@
 #   bash benchmarks/plans/h200.sh {1|2|3} DATA OUT [ROWS...]
 #
 # DATA: the folder of scenes. OUT: the folder that rows are appended to. ROWS: rows of earlier calls, which are not
-# measured again. Environment: LIMIT (seconds, 530), NERFACC (a checkout of nerfacc), PYTHON, COMMIT (to record),
-# MORE (further options of bench_variants.py, such as --rehearse).
+# measured again (benchmarks/results/h200-variants.jsonl has many). Environment: LIMIT (seconds, 530), PYTHON, COMMIT (to
+# record), MORE (further options of bench_variants.py, such as --rehearse).
 set -u
 call=$1 data=$2 out=$3
 shift 3
@@ -24,18 +24,17 @@ variants() {
         ${done[@]+"${done[@]}"} ${COMMIT:+--commit "$COMMIT"} --out "$out/variants.jsonl" ${MORE:-}
 }
 
-# example NAME: one of nerfacc's example programs through the drop-ins.
-example() {
-    [ -n "${NERFACC:-}" ] || return 0
-    "$python" benchmarks/bench_examples.py "$NERFACC" "$1" --scene "$data/lego" --out "$out/examples.jsonl"
+# poses: lego with right, wrong and refined poses.
+poses() {
+    "$python" benchmarks/bench_poses.py "$data/lego" --device cuda --seconds 25 --views 6 --perturb-degrees 1 \
+        --perturb-distance 0.01 --out "$out/poses.jsonl"
 }
 
 rows=("$@")
 case $call in
 1) variants unbounded captures longer ;;
 2)
-    "$python" -m raymine bench wall "$data/lego" --repeats 2 --out "$out/wall.jsonl"
-    for name in occupancy proposals mlp; do example "$name"; done
+    poses
     variants models objects init_from captures levers techniques policies longer
     ;;
 3) variants models objects captures policies levers techniques init_from longer ;;
