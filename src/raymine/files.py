@@ -15,9 +15,10 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,10 +288,18 @@ def begin_digest(path: Path) -> None:
     identity = _identity(path)
     if identity is None:
         return
-    pool = ThreadPoolExecutor(1)
-    # Each piece waits for Python's lock, up to 5 ms while another thread imports modules: there must be few of them.
-    _BEGUN[identity] = pool.submit(_digest, path, b"", 1 << 24)
-    pool.shutdown(wait=False)
+    found: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            # Each piece waits for Python's lock, up to 5 ms while another thread imports modules: let there be few.
+            found.set_result(_digest(path, b"", 1 << 24))
+        except BaseException as error:
+            found.set_exception(error)
+
+    _BEGUN[identity] = found
+    # Nobody waits for it at the end of the process.
+    threading.Thread(target=work, daemon=True).start()
 
 
 _Identity = tuple[str, int, int, int, int]

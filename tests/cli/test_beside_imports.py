@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +39,8 @@ class Driver:
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr(beside_imports, "_begin", lambda work: work())
+    monkeypatch.setattr(beside_imports, "_computes_on_cuda", lambda: True)
+    monkeypatch.setattr(threading, "Thread", lambda target, daemon: SimpleNamespace(start=target))
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -67,8 +70,22 @@ def test_a_machine_without_a_driver_is_none_of_its_business(monkeypatch: pytest.
 
 def test_nothing_is_opened_once_torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", threading)
-    monkeypatch.setattr(beside_imports, "_begin", lambda work: pytest.fail("torch opens the device itself"))
+    monkeypatch.setattr(beside_imports, "_computes_on_cuda", lambda: pytest.fail("torch opens the device itself"))
     open_cuda("auto")
+
+
+@pytest.mark.parametrize(
+    ("library", "triton", "expected"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_a_build_of_torch_for_the_cpu_or_without_triton_leaves_the_device_closed(
+    library: bool, triton: bool, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    if library:
+        (tmp_path / "lib" / "libtorch_cuda.so").touch()
+    specs = {"torch": SimpleNamespace(origin=str(tmp_path / "__init__.py")), "triton": triton or None}
+    monkeypatch.setattr(importlib.util, "find_spec", specs.get)
+    assert beside_imports._computes_on_cuda() is expected
 
 
 def test_the_latest_checkpoint_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,8 @@ def test_captured_step_refines_poses_as_the_plain_step_does(policy: str) -> None
             distance = (captured.tensors()[name] - value).norm() / value.norm().clamp_min(1e-12)
             assert float(distance) < 0.02, name
     assert float((captured.tensors()["poses.twist"] - before).abs().max()) > 1e-4
+    if GPU:
+        assert "step" in trainer._graphs, "nothing in the step waits for the device"
 
 
 def test_corrections_that_a_captured_step_finds_stay_within_their_limits() -> None:

@@ -25,14 +25,16 @@ DATA = ball_scene()[1]
     [
         ({}, ""),
         ({"poses": PoseConfig()}, ""),
-        ({"poses": PoseConfig(), "image_memory": 6000}, "images are on the device a part at a time"),
+        ({"poses": PoseConfig(), "image_memory": 6000}, "the host draws their rays"),
+        ({"poses": PoseConfig(until=1.0)}, "the host draws their rays"),
         ({"exposure": ExposureConfig()}, "exposures are fitted"),
     ],
 )
 def test_what_is_fitted_beside_the_field_may_keep_a_step_from_being_captured(
     changes: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "triton_problem", lambda: "")
+    for place in ("choice", "plain"):
+        monkeypatch.setattr(f"raymine.engines.{place}.triton_problem", lambda: "")
     monkeypatch.setattr(choice, "closed_form", lambda _: object())
     config = replace(CONFIG, **changes)  # type: ignore[arg-type]
     state = cast("TrainState", SimpleNamespace(config=config, device=torch.device("cuda")))

@@ -16,6 +16,7 @@ from raymine.errors import ConfigError, ResourceError
 from raymine.experiment import memory
 from raymine.experiment.memory import (
     CONTEXT,
+    ImagePlace,
     available_bytes,
     estimate_bytes,
     factors_on_device,
@@ -27,6 +28,7 @@ from raymine.experiment.memory import (
 from raymine.pixels import PixelConfig
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.step import TrainConfig
+from raymine.step.exposure import ExposureConfig
 from raymine.step.poses import PoseConfig
 from raymine.step.schedule import ProgressiveConfig
 from support.device import requires_gpu
@@ -123,7 +125,14 @@ def test_images_of_a_run_that_refines_poses_for_a_while_are_on_the_device_then(g
     assert placed.sentence == "Images: 13.4 GiB on the device."
     whole = replace(CONFIG, poses=PoseConfig(until=1.0))
     assert place_images(whole, PHOTOS, False, SCENE.bounds, CUDA).sentence == ""
-    assert factors_on_device(replace(refined, progressive=ProgressiveConfig()), "cuda") == [1]
+    assert factors_on_device(replace(refined, progressive=ProgressiveConfig()), "cuda") == [4, 2, 1]
+    gpu.free = 22 * GIB
+    banded = place_images(refined, PHOTOS, False, SCENE.bounds, CUDA)
+    assert banded.memory is not None
+    assert factors_on_device(replace(refined, image_memory=banded.memory), "cuda") == [1]
+    assert place_images(whole, PHOTOS, False, SCENE.bounds, CUDA) == ImagePlace()
+    exposed = replace(CONFIG, exposure=ExposureConfig())
+    assert place_images(exposed, PHOTOS, False, SCENE.bounds, CUDA) == ImagePlace(), "the host draws, and has room"
     assert estimate_bytes(refined, SCENE.bounds, "cuda") > estimate_bytes(CONFIG, SCENE.bounds, "cuda")
 
 

@@ -43,13 +43,18 @@ def trained(state: TrainState, steps: int) -> TrainState:
     return state
 
 
+def test_poses_are_refined_at_least_until_all_levels_are_open() -> None:
+    assert PoseConfig(fade=0.5, until=0.4).end == 0.5
+    assert PoseConfig(fade=0.7).end == 0.7
+    assert PoseConfig(fade=0.4, until=0.8).end == 0.8
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"until": 0.0}, "poses.until must be above 0 and at most 1, got 0.0"),
         ({"until": 1.1}, "poses.until must be above 0 and at most 1, got 1.1"),
         ({"until": math.nan}, "until"),
-        ({"fade": 0.5, "until": 0.4}, "poses.until must be at least poses.fade, got 0.4 and 0.5"),
     ],
 )
 def test_impossible_ends_are_refused(changes: dict[str, float], words: str) -> None:
@@ -152,3 +157,17 @@ def test_rays_of_placed_cameras_are_the_refined_ones_through_any_lens() -> None:
         poses.twist.zero_()
     poses.restored({"ended": 5})
     assert torch.allclose(poses.placed(rig).table, rig.table, atol=1e-7), "a restored state has other twists"
+
+
+def test_rollback_to_a_state_before_the_end_keeps_the_poses_that_were_found() -> None:
+    before, now = trained(fresh("none"), 5), trained(fresh("none"), 15)
+    ended, twist = part(now).ended, part(now).twist.detach().clone()
+    assert before.refining
+    assert ended > 5
+    tensors, scalars = part(now).kept_in(before.tensors(), before.scalars())
+    now.restore({name: value.clone() for name, value in tensors.items()}, scalars)
+    assert not now.refining
+    assert part(now).ended == ended
+    assert torch.equal(part(now).twist, twist)
+    assert torch.equal(now.tensors()["field.table"], before.tensors()["field.table"])
+    assert part(before).kept_in(before.tensors(), {"a": 1})[1] == {"a": 1}, "while poses are refined, nothing is kept"

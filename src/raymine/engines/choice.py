@@ -6,7 +6,7 @@ from raymine.contracts import Renderer
 from raymine.engines.engine import Engine
 from raymine.engines.fused.problem import NoRoomError, problem_with
 from raymine.engines.phased import Phase, PhasedEngine, phases_of
-from raymine.engines.plain import PlainEngine
+from raymine.engines.plain import PlainEngine, draws_on_device
 from raymine.errors import option
 from raymine.kernels.dispatch import triton_problem
 from raymine.samplers import OccupancyConfig
@@ -67,8 +67,8 @@ def capture_problem(state: TrainState, config: TrainConfig) -> str:
         return "the plain step was asked for"
     if config.exposure is not None:
         return "exposures are fitted, and `judge` does not know them"
-    if config.poses is not None and config.image_memory is not None:
-        return "poses are refined, and images are on the device a part at a time"
+    if config.poses is not None and not draws_on_device(config, state.device.type):
+        return "poses are refined, and the host draws their rays"
     if type(config.sampler) is not OccupancyConfig:
         return f"shapes are fixed for the occupancy grid alone, not for {type(config.sampler).__name__}"
     if closed_form(state) is None:

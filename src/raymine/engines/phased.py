@@ -53,7 +53,7 @@ def phases_of(config: TrainConfig) -> list[Phase]:
     fade = config.fade if poses is None else None
     ends = {1.0}
     if poses is not None:
-        ends.add(poses.until)
+        ends.add(poses.end)
     if fade is not None:
         ends.add(fade.fade)
     if progressive is not None:
@@ -61,7 +61,7 @@ def phases_of(config: TrainConfig) -> list[Phase]:
     found, start = [], 0.0
     for end in sorted(ends):
         factor = 1 if progressive is None else progressive.factor(start)
-        fading, refining = fade is not None and start < fade.fade, poses is not None and start < poses.until
+        fading, refining = fade is not None and start < fade.fade, poses is not None and start < poses.end
         found.append(Phase(end, factor, fading, refining))
         start = end
     return found
@@ -123,7 +123,7 @@ class PhasedEngine:
 
     def renderer(self) -> Renderer:
         """See `Engine`."""
-        return next(iter(self._engines.values())).renderer()
+        return self._engines[self.phase.kind].renderer()
 
     def warm_up(self) -> None:
         """See `Engine`."""

@@ -56,8 +56,11 @@ def draws_on_device(config: TrainConfig, device: str) -> bool:
     if device != "cuda" or triton_problem() or config.pixels.follows_error or targets_of(config.loss):
         # Rays that are drawn on the device have no alpha or depth beside them.
         return False
-    # Where images are bands, rays do not say which image they belong to.
-    return config.image_memory is None or (config.poses is None and config.exposure is None)
+    if config.exposure is not None:
+        return False
+    # Rays of refined poses must say which image they belong to, and where images are bands they do not. A run that
+    # refines poses to its end may have more images than the device has room for, and needs none there.
+    return config.poses is None or (config.image_memory is None and config.poses.end < 1)
 
 
 def _rays_on_device(config: TrainConfig, state: TrainState, data: TrainData) -> DeviceRays | None:

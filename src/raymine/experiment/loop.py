@@ -265,6 +265,9 @@ class Loop:
             )
         at, horizon = state.step, state.horizon
         back_to, tensors, scalars = self._sound_state()
+        if self.setup.poses is not None:
+            # Poses that are no longer refined cannot be what diverged, and refinement does not begin again.
+            tensors, scalars = self.setup.poses.kept_in(tensors, scalars)
         state.restore(tensors, scalars)
         state.step, state.horizon = at, horizon
         loop.rollbacks.append((at, back_to))

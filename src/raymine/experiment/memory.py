@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from raymine.contracts import Bounds, EstimatesMemory, Memory
-from raymine.engines import draws_on_device, phases_of, problem_with
+from raymine.engines import Phase, draws_on_device, phases_of, problem_with
 from raymine.errors import ConfigError, ResourceError, option
 from raymine.machine import free_memory
 from raymine.quantities import size
@@ -30,8 +30,8 @@ CONTEXT = 640 << 20
 """Bytes of device memory left to CUDA and loaded kernels, beside what torch allocates. An allowance, not measured."""
 LEAST_LIMIT = 1 << 30
 """The smallest limit of device memory."""
-_RENDERING = 600 << 20
-"""Bytes of a renderer's buffers (`engines.fused.renderer`), which the first evaluation of a run allocates."""
+_RENDERING = 320 << 20
+"""Bytes of a renderer's buffers (`engines.fused.renderer`) where memory is short; a first evaluation takes them."""
 _GAPS = 0.1
 """Share of the device memory that is kept free of images, for gaps between allocations."""
 
@@ -163,7 +163,8 @@ def place_images(
     room = free - working - further - beside_bytes(config, bounds) - math.floor(_GAPS * free)
     memory = config.image_memory
     if memory is None and not decided and whole > room:
-        memory = max(room // len(factors), 1)
+        # Bands are a window of each engine's own.
+        memory = max(room // len(_drawing(replace(config, image_memory=1), device.type)), 1)
     reason = f"{size(free)} of device memory are free, and a step takes about {size(working)}"
     if memory is None or needed <= memory:
         return ImagePlace(memory, f"Images: {size(whole)} on the device.", f"Images: {reason}.")
@@ -181,10 +182,15 @@ def place_images(
 def factors_on_device(config: TrainConfig, device: str) -> list[int]:
     """The divisors of the image size for which the device holds images; [] if the host draws the rays all the time.
 
-    Phases of a run have engines, and each engine its images (`engines/phased.py`).
+    Engines of several phases (`engines/phased.py`) share images of one size.
     """
-    drawing = {phase.kind: phase for phase in phases_of(config) if draws_on_device(phase.config(config), device)}
-    return [phase.factor for phase in drawing.values()]
+    return list(dict.fromkeys(phase.factor for phase in _drawing(config, device)))
+
+
+def _drawing(config: TrainConfig, device: str) -> list[Phase]:
+    """The phases of a run whose rays are drawn on the device, one of each kind."""
+    kinds = {phase.kind: phase for phase in phases_of(config) if draws_on_device(phase.config(config), device)}
+    return list(kinds.values())
 
 
 def require_memory(config: TrainConfig, bounds: Bounds, device: torch.device, sharing: int = 1) -> None:

@@ -200,8 +200,8 @@ def _as_begun(train: TrainConfig, begun: TrainConfig, request: TrainRequest) -> 
     """The config of a resumed run, with what it decided when it began where the request does not say it."""
     if train.image_memory is None:
         train = replace(train, image_memory=begun.image_memory)
-    whole = request.overrides.get("poses")
-    stated = "poses.until" in request.overrides or (isinstance(whole, dict) and "until" in whole)
+    whole = request.overrides.get("poses", {})
+    stated = "poses.until" in request.overrides or not isinstance(whole, dict) or "until" in whole
     if train.poses is not None and begun.poses is not None and not stated:
         # A run of an earlier version refines poses to its end.
         train = replace(train, poses=replace(train.poses, until=begun.poses.until))

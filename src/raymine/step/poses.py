@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,8 @@ class PoseConfig:
     limit_degrees, limit_distance: the largest correction of an image, in degrees and as a share of the scale.
     coarse: share of the field's levels that are open at the start, if the field has levels (`contracts.FadesLevels`).
     fade: share of the run over which the other levels are faded in; 0 opens all from the start.
-    until: share of the run after which poses stay as they are, at least `fade`: a correction that was found with a part
-        of the levels alone is a coarse one. 1 refines them to the end.
+    until: share of the run after which poses stay as they are, or `fade` where that is later: a correction that was
+        found with a part of the levels alone is a coarse one. 1 refines them to the end.
     """
 
     lr: float = 1e-3
@@ -68,16 +69,15 @@ class PoseConfig:
             raise ConfigError(
                 f"poses.until must be above 0 and at most 1, got {self.until}.", hint="1 refines poses to the end."
             )
-        if self.fade > self.until:
-            raise ConfigError(
-                f"poses.until must be at least poses.fade, got {self.until} and {self.fade}: all levels are open "
-                "before poses stay as they are.",
-                hint="Raise poses.until, or lower poses.fade.",
-            )
+
+    @property
+    def end(self) -> float:
+        """The share of the run after which poses stay as they are."""
+        return max(self.until, self.fade)
 
     def ends(self, step: int, horizon: int) -> bool:
         """Whether refinement has ended before step `step` of a run of `horizon` steps."""
-        return self.until < 1 and step >= end_of(self.until, horizon)
+        return self.end < 1 and step >= end_of(self.end, horizon)
 
     def open_share(self, step: int, horizon: int) -> float:
         """The share of the field's levels that are open in step `step` of a run of `horizon` steps."""
@@ -129,6 +129,12 @@ class PoseRefinement(nn.Module):
 
     def restored(self, scalars: Scalars) -> None:
         self.ended, self._placed = int(scalars["ended"]), None
+
+    def kept_in(self, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A saved state of the run, with the poses of now instead of those that it has, if they are refined no more."""
+        if self.refining:
+            return tensors, scalars
+        return {**tensors, "poses.twist": self.twist.detach().clone()}, {**scalars, "poses.ended": self.ended}
 
     def groups(self) -> list[Group]:
         return [Group("poses", {"twist": self.twist}, rate=self._rate, decay=0.0)]

@@ -19,7 +19,8 @@ def open_run(
     """A checkpoint of a run, and what is to be said about it on stderr. Importing torch and loading take seconds."""
     with output.waiting(f"Opening {run}"):
         open_cuda(device)
-        read_checkpoint(run)
+        if checkpoint == "latest":
+            read_checkpoint(run)
         find_own_modules(allow)
         from raymine.experiment import load_run
 

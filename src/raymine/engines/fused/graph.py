@@ -130,7 +130,7 @@ class GraphTrainer(ABC):
     def _counters(self) -> tuple[int, ...]:
         """What tells that the state was changed by another hand."""
         state = self.state
-        return state.restore_count, state.step, state.optimiser.updates, state.rays
+        return state.restore_count, state.step, state.optimiser.updates, state.rays, int(state.refining)
 
     def advance(self, steps: int) -> list[StepReport]:
         """Train `steps` steps (at most RING); their reports. One wait for the device, at the end."""

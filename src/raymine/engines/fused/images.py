@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
+from raymine.contracts import ImageSource
 from raymine.machine import cores
 from raymine.pixels import PixelSampler
 from raymine.step import TrainData
@@ -15,20 +17,15 @@ _UPLOADS = 4
 """Images that are copied to the device at once."""
 
 
-class DeviceImages:
-    """pixels [P] int32: RGBA of all images, one after another. places [I, 3] int64: first pixel, height, width.
-    count: I.
+class _Pixels:
+    """The pixels of a source of images on a device: pixels, masks and places as in `DeviceImages`."""
 
-    masks [P] uint8: 0 where a pixel is to be ignored; [1] if no image has a mask (then `masked` is False).
-    rig, background: see `kernels.ngp_step.gpu_draw`.
-    """
-
-    def __init__(self, data: TrainData, device: torch.device) -> None:
-        images, sizes = data.images, data.images.sizes
+    def __init__(self, source: ImageSource, device: torch.device) -> None:
+        self.source = source
+        sizes = source.sizes
         areas = sizes.prod(1)
-        self.count = len(sizes)
         starts = np.concatenate(([0], np.cumsum(areas)))
-        masks = [images.mask(i) for i in range(len(sizes))]
+        masks = [source.mask(i) for i in range(len(sizes))]
         self.masked = any(mask is not None for mask in masks)
         self.places = torch.from_numpy(np.column_stack((starts[:-1], sizes)).astype(np.int64)).to(device)
         self.pixels = torch.empty(int(areas.sum()), dtype=torch.int32, device=device)
@@ -36,7 +33,7 @@ class DeviceImages:
 
         def upload(i: int) -> None:
             span = slice(int(starts[i]), int(starts[i + 1]))
-            rgba = np.ascontiguousarray(images.image(i)).reshape(-1, 4)
+            rgba = np.ascontiguousarray(source.image(i)).reshape(-1, 4)
             self.pixels[span].copy_(torch.from_numpy(rgba.view(np.int32).reshape(-1)))
             mask = masks[i]
             if mask is not None:
@@ -45,6 +42,33 @@ class DeviceImages:
         # Reading and copying release the GIL. Few threads saturate the copy, and each holds one image.
         with ThreadPoolExecutor(min(_UPLOADS, cores())) as pool:
             list(pool.map(upload, range(len(sizes))))
+
+
+_loaded: WeakValueDictionary[tuple[int, str], _Pixels] = WeakValueDictionary()
+"""Pixels that are on a device, by the identity of their source, which they keep alive, and the device."""
+
+
+def _pixels_of(source: ImageSource, device: torch.device) -> _Pixels:
+    """The pixels of a source on a device, loaded once for all that use them: engines of several phases do."""
+    key = id(source), str(device)
+    found = _loaded.get(key)
+    if found is None:
+        found = _loaded[key] = _Pixels(source, device)
+    return found
+
+
+class DeviceImages:
+    """pixels [P] int32: RGBA of all images, one after another. places [I, 3] int64: first pixel, height, width.
+    count: I.
+
+    masks [P] uint8: 0 where a pixel is to be ignored; [1] if no image has a mask (then `masked` is False). These are
+    shared by all that hold images of the same source. rig, background: see `kernels.ngp_step.gpu_draw`.
+    """
+
+    def __init__(self, data: TrainData, device: torch.device) -> None:
+        self._shared = shared = _pixels_of(data.images, device)
+        self.count, self.masked = len(shared.places), shared.masked
+        self.pixels, self.masks, self.places = shared.pixels, shared.masks, shared.places
         # A copy of its own, since cameras may be placed anew.
         self.rig = data.rig.table.clone(memory_format=torch.contiguous_format)
         self.background = torch.tensor(data.background or (0.0, 0.0, 0.0), device=device)

@@ -21,6 +21,8 @@ from raymine.samplers import OccupancySampler
 _RAYS, _SAMPLES = 1 << 19, 1 << 24
 """Capacity of the buffers, which take 514 MB. On views of bonsai, with 300 samples a ray, 58, 69, 77 and 75 frames/s
 with 2^23, 2^24, 2^25 and 2^26 samples: fewer batches, each of which starts 7 kernels."""
+_PLENTY = 8 << 30
+"""Bytes of free device memory from which on the buffers may be large."""
 _FIRST = 1 << 14
 """Rays of the first batch: few enough to fit for any scene."""
 
@@ -34,8 +36,7 @@ class FusedRenderer:
         self.model = HalfModel(field)
         nothing = torch.zeros(2, dtype=torch.int32, device=device)
         self.grid = DeviceGrid(sampler, nothing, nothing)
-        most = 1 if device.type == "cuda" else 64
-        self.buffers = Buffers(_RAYS // most, _SAMPLES // most, device)
+        self.buffers = _buffers_on(device)
         self._rays = min(_FIRST, self.buffers.max_rays)
         self._n = torch.zeros(1, dtype=torch.int32, device=device)
         self._found = torch.zeros(2, dtype=torch.int32, device=device)
@@ -77,3 +78,12 @@ class FusedRenderer:
         )  # fmt: skip
         self._found[0] += b.n_lost[0]
         torch.maximum(self._found[1:], b.n_marched, out=self._found[1:])
+
+
+def _buffers_on(device: torch.device) -> Buffers:
+    """Buffers of the usual capacity, or of half of it where device memory is short or the run has a limit of it."""
+    if device.type != "cuda":
+        return Buffers(_RAYS // 64, _SAMPLES // 64, device)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
+    scarce = share < 1.0 or torch.cuda.mem_get_info(device)[0] < _PLENTY
+    return Buffers(_RAYS, _SAMPLES // 2 if scarce else _SAMPLES, device)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from raymine.contracts import Scene
 from raymine.errors import ConfigError, option
+from raymine.files import JSON
 from raymine.quantities import listing
 from raymine.step import TrainConfig, TrainState
 from raymine.step.poses import scene_scale
@@ -52,6 +54,13 @@ class PoseWatch:
     def refining(self) -> bool:
         """Whether poses are refined now."""
         return self._state.refining
+
+    def kept_in(
+        self, tensors: dict[str, Tensor], scalars: dict[str, JSON]
+    ) -> tuple[dict[str, Tensor], dict[str, JSON]]:
+        """See `PoseRefinement.kept_in`."""
+        poses = self._state.poses
+        return (tensors, scalars) if poses is None else poses.kept_in(tensors, scalars)
 
     def ending(self) -> str:
         """A sentence that refinement has ended since the last call, or ""."""
