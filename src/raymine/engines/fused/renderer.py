@@ -84,6 +84,7 @@ def _buffers_on(device: torch.device) -> Buffers:
     """Buffers of the usual capacity, or of half of it where device memory is short or the run has a limit of it."""
     if device.type != "cuda":
         return Buffers(_RAYS // 64, _SAMPLES // 64, device)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
+    # Older versions of torch do not tell the limit of a process.
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device.index)
     scarce = share < 1.0 or torch.cuda.mem_get_info(device)[0] < _PLENTY
     return Buffers(_RAYS, _SAMPLES // 2 if scarce else _SAMPLES, device)
