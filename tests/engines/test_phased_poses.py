@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import cast
 
@@ -113,6 +114,7 @@ triton = pytest.importorskip("triton")
 from raymine.engines.captured import CapturedTrainer  # noqa: E402
 from raymine.engines.fused import rotation  # noqa: E402
 from raymine.engines.fused.engine import FusedEngine  # noqa: E402
+from raymine.engines.fused.images import DeviceImages  # noqa: E402
 from raymine.engines.fused.rays import DeviceRays  # noqa: E402
 from raymine.engines.fused.rotating_images import RotatingImages  # noqa: E402
 from support.fused import CONFIG as SMALL  # noqa: E402
@@ -182,6 +184,28 @@ def test_fused_engine_takes_over_with_rays_of_the_moved_poses(monkeypatch: pytes
     engine.advance(1)
     fused.draw()
     assert torch.allclose(fused.buffers.rays[: state.rays, :6], refined_rays(state, data), atol=1e-5)
+
+
+def test_graph_engine_that_has_seen_the_last_refined_step_notices_the_end() -> None:
+    data = data_on(DEVICE)
+    state = with_twists(SMALL_REFINED, data)
+    trainer = CapturedTrainer(state, data)  # takes the state as it is, with poses that are refined
+    assert state.poses is not None
+    state.poses.end(1)
+    trainer.advance(1)
+    placed = state.poses.placed(data.rig).table
+    assert torch.equal(trainer.rays.images.rig, placed)
+    assert float((placed - data.rig.table).abs().max()) > 0.01
+
+
+def test_engines_of_a_run_share_pixels_and_have_cameras_of_their_own() -> None:
+    data = data_on(DEVICE)
+    one, other = DeviceImages(data, DEVICE), DeviceImages(data, DEVICE)
+    assert one.pixels.data_ptr() == other.pixels.data_ptr()
+    assert one.rig.data_ptr() != other.rig.data_ptr()
+    copied = DeviceImages(replace(data, images=copy.copy(data.images)), DEVICE)
+    assert torch.equal(copied.pixels, one.pixels)
+    assert copied.pixels.data_ptr() != one.pixels.data_ptr(), "another source is loaded anew"
 
 
 def test_plain_step_draws_the_rays_of_moved_poses_on_the_device() -> None:

@@ -99,7 +99,7 @@ class CapturedTrainer(GraphTrainer):
             self._places = self._rounded(max(_SPARE * share * capacity, 8 * _BLOCK))
         if self._places != places:
             self._drop_step()
-        # Of the last step alone: earlier ones left no trace.
+        # Sizes of corrections are known after the last of these steps alone.
         moved = {} if self._poses is None else {name: float(size) for name, size in self._poses.numbers().items()}
         return [
             replace(report, trained=min(report.trained, places), extra={**report.extra, **moved}) for report in reports
