@@ -26,7 +26,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ import torch
 from raymine import recipes
 from raymine.bench.measure import BURST, Hooks, train_for
 from raymine.bench.rows import append_rows
+from raymine.bench.turns import turn
 from raymine.cameras import exp_se3, pose_errors
 from raymine.config import replace_fields
 from raymine.contracts import Scene
@@ -65,6 +66,9 @@ POLICIES: dict[str, dict[str, JSON]] = {
     "hard, error and edges, image limit 1": {"pixels.policy": "error+edges", "pixels.image_limit": 1.0},
     "hard, Huber": {"loss[0].kind": "huber", "loss[0].delta": 0.1},
 }
+
+
+KINDS = ("right", "wrong", "wrong-refined")
 
 
 def turned(scene: Scene, share: float, degrees: float, seed: int) -> tuple[Scene, int]:
@@ -121,10 +125,11 @@ def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -
             for name, scene in (("right", true), ("wrong", wrong))
         }
         for policy in args.policies:
-            for name, scene, refined in (("right", true, False), ("wrong", wrong, False), ("wrong", wrong, True)):
-                config = replace(
-                    config_for(policy, scene, device), poses=PoseConfig(until=args.until) if refined else None
-                )
+            for kind in args.kinds:
+                name, refined = kind.partition("-")[0], kind == "wrong-refined"
+                scene = true if name == "right" else wrong
+                poses = replace(PoseConfig(until=args.until), **args.poses) if refined else None
+                config = replace(config_for(policy, scene, device), poses=poses)
                 made = trained(config, loaded[name], device, args)
                 state, background = made.state, true.background or BLACK
                 found = poses_of(scene) if state.poses is None else moved(state, scene)
@@ -145,7 +150,7 @@ def recovery_rows(true: Scene, args: argparse.Namespace, device: torch.device) -
                     "seed": args.seed,
                     "seconds": round(made.seconds, 1),
                     "steps": state.step,
-                    **({} if state.poses is None else {"until": args.until, "ended": state.poses.ended}),
+                    **({} if state.poses is None else {**asdict(state.poses.config), "ended": state.poses.ended}),
                     "views": len(frames),
                     "psnr": round(direct.psnr, 3),
                     "fitted_psnr": round(fit.evaluation.psnr, 3),
@@ -180,7 +185,9 @@ def trained(config: TrainConfig, data: TrainData, device: torch.device, args: ar
         state.horizon = args.steps
         return Trained(state, engine, advance(engine, state, args.steps))
     # The PSNR at the end is all that is wanted.
-    log = train_for(state, args.seconds, Hooks(engine.advance, lambda *_: None, synchronise=waiting(device)))
+    hooks = Hooks(engine.advance, lambda *_: None, synchronise=waiting(device))
+    with turn(args.turns):
+        log = train_for(state, args.seconds, hooks)
     return Trained(state, engine, log.elapsed)
 
 
@@ -290,12 +297,15 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=POLICIES)
     parser.add_argument("--perturb-degrees", type=float, default=0.0)
     parser.add_argument("--perturb-distance", type=float, default=0.0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="with perturbed poses: which")
     parser.add_argument("--views", type=int, default=10, help="with perturbed poses: test views")
     parser.add_argument("--until", type=float, default=PoseConfig.until, help="with perturbed poses: `poses.until`")
+    parser.add_argument("--poses", type=json.loads, default={}, help="with perturbed poses: other settings, as JSON")
     parser.add_argument("--fit-steps", type=int, default=FitConfig.steps, help="with perturbed poses: of each view")
     parser.add_argument("--guard", action="store_true", help="which images a run names")
     parser.add_argument("--shares", nargs="+", type=float, default=GUARD_SHARES, help="with --guard: of wrong poses")
     parser.add_argument("--seed", type=int, default=0, help="of the run, and of which poses are wrong")
+    parser.add_argument("--turns", type=Path, help="a lock file that processes hold while they train")
     parser.add_argument("--out", type=Path, help="a file of JSON lines to append the rows to")
     args = parser.parse_args(words)
     args.recovering = args.perturb_degrees > 0 or args.perturb_distance > 0

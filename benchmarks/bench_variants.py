@@ -17,6 +17,9 @@ Rows are appended the moment they are known: `"row": "look"` for each look, `"ro
 again, so the same command continues what was cut. `--within S` starts no run that would end later than S seconds after
 the process began, nor one whose scene is not in `--data`. `--list` prints the runs and the seconds they are expected to
 take; `--rehearse` makes each of them for 2 seconds at a quarter of the size, to see that all can be made.
+
+Several processes may share one machine: `--share 0/2` and `--share 1/2` make every second run each, and with the same
+`--turns FILE` one of them trains while the other opens images and compiles.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import argparse
 import gc
 import itertools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -38,6 +42,7 @@ import torch
 
 from raymine.bench.measure import Hooks, final_rays, train_for
 from raymine.bench.rows import append_rows
+from raymine.bench.turns import turn
 from raymine.config import from_json
 from raymine.contracts import Rays, Scene, targets_of
 from raymine.engines import engine_for
@@ -163,7 +168,8 @@ def measured(run: Run, options: argparse.Namespace) -> dict[str, Any]:
         if run.init_from is not None:
             small, out = run.init_from, Path(folder) / "first"
             smaller = replace(request, max_seconds=small.seconds, downscale=run.downscale * small.downscale, out=out)
-            first = train(smaller).elapsed
+            with turn(options.turns):
+                first = train(smaller).elapsed
             request = replace(request, init_from=out, max_seconds=run.seconds - first)
         return {**_trained(run, request, first, options), "wall": round(time.perf_counter() - started, 1)}
 
@@ -204,7 +210,10 @@ def _trained(run: Run, request: TrainRequest, first: float, options: argparse.Na
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         budget = request.max_seconds or 0.0
-        log = train_for(state, budget, Hooks(engine.advance, look, synchronise=views.wait), _shares(run, first, budget))
+        hooks = Hooks(engine.advance, look, synchronise=views.wait)
+        with turn(options.turns):
+            require_time(options, budget)
+            log = train_for(state, budget, hooks, _shares(run, first, budget))
         memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory()
         if len(rates) == 1:
             # The first look loads kernels.
@@ -223,6 +232,19 @@ def _trained(run: Run, request: TrainRequest, first: float, options: argparse.Na
             "commit": options.commit or describe_environment(device).commit,
             "environment": describe_environment(device),
         }  # fmt: skip
+
+
+def seconds_left(options: argparse.Namespace) -> float:
+    """Of those that the process may take."""
+    if options.within is None:
+        return math.inf
+    return float(options.within) - (time.time() - psutil.Process().create_time())
+
+
+def require_time(options: argparse.Namespace, seconds: float) -> None:
+    """`RaymineError` if a training that begins now would end too late: another process may have trained meanwhile."""
+    if seconds > seconds_left(options):
+        raise RaymineError(f"{seconds_left(options):.0f} s are left.", hint="Give more time, or the rest of the runs.")
 
 
 def _shares(run: Run, first: float, budget: float) -> tuple[float, ...]:
@@ -358,13 +380,16 @@ def main() -> int:
     parser.add_argument(
         "--done", type=Path, action="append", default=[], help="rows of an earlier call; may be repeated"
     )
+    parser.add_argument("--share", default="0/1", help="K/N: every N-th run, from number K on")
+    parser.add_argument("--turns", type=Path, help="a lock file that processes hold while they train")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     try:
-        runs = planned(options)
-    except RaymineError as error:
+        number, processes = (int(part) for part in options.share.split("/"))
+        runs = planned(options)[number::processes]
+    except (RaymineError, ValueError) as error:
         parser.error(str(error))
     earlier = [row for row in rows_of([options.out, *options.done]) if row["row"] == "run"]
     done = [row["run"] for row in earlier]
@@ -379,11 +404,9 @@ def main() -> int:
         if options.data is not None and run.scene != "builtin" and not Path(run.scene).exists():
             print(f"left out: {run.label}; the scene is not in {options.data}", flush=True)
             continue
-        if options.within is not None:
-            rest = options.within - (time.time() - psutil.Process().create_time())
-            if run.seconds + run.overhead > rest:
-                print(f"left out: {run.label}; {max(0, rest):.0f} s are left", flush=True)
-                continue
+        if run.seconds + run.overhead > seconds_left(options):
+            print(f"left out: {run.label}; {max(0, seconds_left(options)):.0f} s are left", flush=True)
+            continue
         try:
             row = measured(run, options)
         except Exception as error:

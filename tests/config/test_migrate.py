@@ -126,6 +126,14 @@ def test_schema_2_to_3_refined_poses_to_the_end_of_a_run() -> None:
     assert migrate_tensors({"poses.twist": 1}, 2, to=3) == {"poses.twist": 1}
 
 
+def test_schema_3_to_4_kept_the_learning_rate_of_poses() -> None:
+    before = {"schema": 3, "train": {"poses": {"lr": 0.002, "until": 0.7}}}
+    assert migrate_config(before, to=4)["train"]["poses"] == {"lr": 0.002, "until": 0.7, "final": 1.0}
+    assert migrate_config({"schema": 3, "train": {"amp": "fp16"}}, to=4) == {"train": {"amp": "fp16"}}
+    assert migrate_scalars({"step": 4}, 3, to=4) == {"step": 4}
+    assert migrate_tensors({"poses.twist": 1}, 3, to=4) == {"poses.twist": 1}
+
+
 def test_digest_is_computed_from_the_config_as_stored() -> None:
     assert model_digest(OLD) == OLD_DIGEST
     assert model_digest({**OLD, "scene": "elsewhere", "steps": 9, "schema": 1}) == OLD_DIGEST

@@ -89,6 +89,19 @@ def test_captured_step_refines_poses_as_the_plain_step_does(policy: str) -> None
         assert "step" in trainer._graphs, "nothing in the step waits for the device"
 
 
+def test_learning_rate_of_poses_falls_on_the_device_as_in_the_plain_step() -> None:
+    captured, plain = (fresh("none", poses=PoseConfig(until=0.8, fade=0.0, final=0.01)) for _ in range(2))
+    trainer, draw = CapturedTrainer(captured, DATA, refining=True), DeviceRays(plain, DATA).batch
+    assert plain.poses is not None
+    captured.horizon = plain.horizon = 5
+    for step in range(4):
+        assert float(trainer._pose_rate(plain.poses.config)[2]) == pytest.approx(0.01 ** (0.5 * max(0, step - 2)))
+        trainer.advance(1)
+        train_step(plain, DATA, draw)
+    one, other = (state.tensors()["poses.twist"] for state in (captured, plain))
+    assert float((one - other).norm() / other.norm()) < 0.02
+
+
 def test_corrections_that_a_captured_step_finds_stay_within_their_limits() -> None:
     state = fresh("none", poses=PoseConfig(until=1.0, fade=0.0, limit_degrees=0.01, limit_distance=1e-4))
     trainer = CapturedTrainer(state, DATA, refining=True)

@@ -104,7 +104,8 @@ def test_captured_engine_learns_a_moving_scene_as_the_plain_one_does(amp: str) -
         assert isinstance(engine, CapturedEngine if wish == "captured" else PlainEngine)
         reports = [report for _ in range(300 if wish == "plain" else 20) for report in engine.advance(15)]
         assert all(report.finite for report in reports)
-        assert reports[299].mse < 0.3 * reports[0].mse
+        # The rays of a single step differ too much from those of another one.
+        assert sum(report.mse for report in reports[250:300]) / 50 < 0.3 * reports[0].mse
         losses.append(sum(report.mse for report in reports[250:300]))
         if wish == "captured":
             with forbidden_to_wait():

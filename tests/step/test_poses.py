@@ -163,6 +163,23 @@ def test_runaway_learning_rate_ends_at_the_limit() -> None:
     assert reports[-1].extra["pose_distance"] <= 0.02 * (1 + 1e-5)
 
 
+def test_learning_rate_falls_in_the_second_half_of_refinement() -> None:
+    config = PoseConfig(until=0.5, final=0.01)
+    assert [config.rate_at(step, 80) for step in (0, 20, 30, 40, 60)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    assert PoseConfig(final=1.0).rate_at(50, 80) == 1
+    moved = []
+    for final in (1.0, 0.1):
+        state = fresh(poses=PoseConfig(until=1.0, fade=0.0, final=final))
+        state.horizon = 2
+        train_step(state, DATA)
+        assert state.poses is not None
+        before = state.poses.twist.detach().clone()
+        state.step = 2
+        train_step(state, DATA)
+        moved.append(state.poses.twist.detach() - before)
+    assert torch.allclose(0.1 * moved[0], moved[1], rtol=1e-3, atol=1e-9)
+
+
 @pytest.mark.parametrize("policy", ["none", "prune", "hard"])
 def test_resume_is_exact(policy: str) -> None:
     """20 steps equal 10, a copy into a new state, and 10 more; levels are faded in meanwhile."""
@@ -247,6 +264,8 @@ def test_half_precision_and_recomputed_activations_reach_the_poses(amp: str) -> 
     [
         ({"lr": 0.0}, "poses.lr must be above 0, got 0.0"),
         ({"lr": math.nan}, "lr"),
+        ({"final": 0.0}, "poses.final must be above 0 and at most 1, got 0.0"),
+        ({"final": 1.5}, "poses.final"),
         ({"limit_degrees": 180.0}, "limit_degrees < 180"),
         ({"limit_distance": 0.0}, "limit_distance > 0"),
         ({"coarse": 1.5}, "coarse"),
@@ -267,8 +286,8 @@ def test_perturbed_poses_of_the_builtin_scene_are_recovered(tmp_path: Path) -> N
     with open_data(wrong, frames, CPU, None) as loaded:
         small = replace(config, batch=replace(config.batch, samples=1 << 13), poses=PoseConfig(until=1.0))
         state = create_state(small, loaded.train, seed=0, device=CPU)
-        state.horizon = 400
-        for _ in range(400):
+        state.horizon = 600
+        for _ in range(600):
             train_step(state, loaded.train)
     assert state.poses is not None
     truth, given = poses_of(scene, frames), poses_of(wrong, frames)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -179,11 +179,11 @@ def watched(state: TrainState, data: TrainData, steps: int) -> Seen:
     chosen: list[Tensor] = []
     update = state.optimiser.step
 
-    def step(rate: float, gate: Tensor) -> None:
+    def step(rate: float, gate: Tensor, factors: Mapping[str, float]) -> None:
         for name, parameter in state.optimiser.parameters.items():
             if not steps_done and parameter.grad is not None:
                 gradients[name] = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
-        update(rate, gate)
+        update(rate, gate, factors)
 
     steps_done: list[StepReport] = []
     state.optimiser.step = step  # type: ignore[method-assign]

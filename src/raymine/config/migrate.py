@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 from raymine.errors import ConfigError
 from raymine.files import JSON
 
-SCHEMA = 3
+SCHEMA = 4
 """The current schema, which is written."""
 
 T = TypeVar("T")
@@ -113,6 +113,14 @@ def _scalars_2_to_3(scalars: dict[str, JSON]) -> dict[str, JSON]:
     return {"poses.ended": 0, **scalars}
 
 
-_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2, _configs_2_to_3)
-_TENSORS: tuple[Callable[[str], str], ...] = (_tensors_1_to_2, lambda name: name)
-_SCALARS: tuple[Migration, ...] = (_scalars_1_to_2, _scalars_2_to_3)
+def _configs_3_to_4(data: JSON) -> JSON:
+    """The rate of poses followed that of the run alone; now that is one of the values of `final`."""
+    train = data.get("train")
+    if isinstance(train, dict) and train.get("poses") is not None:
+        train["poses"].setdefault("final", 1.0)
+    return data
+
+
+_CONFIGS: tuple[Callable[[JSON], JSON], ...] = (_configs_1_to_2, _configs_2_to_3, _configs_3_to_4)
+_TENSORS: tuple[Callable[[str], str], ...] = (_tensors_1_to_2, lambda name: name, lambda name: name)
+_SCALARS: tuple[Migration, ...] = (_scalars_1_to_2, _scalars_2_to_3, lambda scalars: scalars)

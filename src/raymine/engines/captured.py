@@ -26,7 +26,7 @@ from raymine.kernels.ngp_step.gpu_control import conclude
 from raymine.step import TrainConfig, TrainData, TrainState
 from raymine.step.objective import parameter_loss
 from raymine.step.optimiser import LevelPenalties
-from raymine.step.poses import move_poses
+from raymine.step.poses import PoseConfig, move_poses
 from raymine.step.precision import field_for_occupancy, fields_for_step
 
 _log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class CapturedTrainer(GraphTrainer):
             for name in trained
             for group in (optimiser.group_of(name),)
         }
+        self._is_rate = torch.arange(8, device=device) == 2
         share = state.config.mining.hard.high if state.miner is not None else 1.0
         self._places = self._rounded(share * self.buffers.capacity)
         self._capturable, self._tried = True, False
@@ -210,6 +211,9 @@ class CapturedTrainer(GraphTrainer):
     def update(self) -> None:
         b, state, optimiser = self.buffers, self.state, self.state.optimiser
         batch, config = state.config.batch, state.config.optimiser
+        factors = self._factors
+        if self._poses is not None:
+            factors = factors | {"poses.twist": factors["poses.twist"] * self._pose_rate(self._poses.config)}
         joined = [_joined_gradients(state, block.names) for block in self._blocks]
         tables = [_gradient(state, name) for name in self._sparse]
         whole = torch.cat([*joined, *(grad.sum().reshape(1) for grad in tables)])
@@ -219,16 +223,21 @@ class CapturedTrainer(GraphTrainer):
             batch.min_rays, batch.max_rays, BLOCK=1 << 14, num_warps=16,
         )  # fmt: skip
         for block, grad in zip(self._blocks, joined, strict=True):
-            rates = self.rates * self._factors[block.names[0]]
+            rates = self.rates * factors[block.names[0]]
             _launch_adam(block.values, grad, block.first, block.second, rates, sparse=False)
         for name, grad in zip(self._sparse, tables, strict=True):
-            rates = self.table_rates * self._factors[name]
+            rates = self.table_rates * factors[name]
             first = optimiser.first.get(name) if config.table_beta1 > 0 else None
             values, penalties = optimiser.parameters[name].data, optimiser.penalties.get(name)
             _launch_adam(values, grad, first, optimiser.second[name], rates, sparse=True, penalties=penalties)
         if self._poses is not None:
             self._poses.clip()
         optimiser.clear()
+
+    def _pose_rate(self, config: PoseConfig) -> Tensor:
+        """[8] factors on the rates of poses in this step (`PoseConfig.rate_at`), without a wait for the device."""
+        done = self.step[0] / (config.end * self.schedule[3]).clamp_min(1.0)
+        return torch.where(self._is_rate, torch.exp(math.log(config.final) * (2 * done - 1).clamp(0, 1)), 1.0)
 
 
 def _gradient(state: TrainState, name: str) -> Tensor:

@@ -201,10 +201,14 @@ def _as_begun(train: TrainConfig, begun: TrainConfig, request: TrainRequest) -> 
     if train.image_memory is None:
         train = replace(train, image_memory=begun.image_memory)
     whole = request.overrides.get("poses", {})
-    stated = "poses.until" in request.overrides or not isinstance(whole, dict) or "until" in whole
-    if train.poses is not None and begun.poses is not None and not stated:
-        # A run of an earlier version refines poses to its end.
-        train = replace(train, poses=replace(train.poses, until=begun.poses.until))
+    if train.poses is not None and begun.poses is not None and isinstance(whole, dict):
+        # Runs of earlier versions refine poses in another way (`config.migrate`).
+        kept = {
+            name: getattr(begun.poses, name)
+            for name in ("until", "final")
+            if name not in whole and f"poses.{name}" not in request.overrides
+        }
+        train = replace(train, poses=replace(train.poses, **kept))
     return train
 
 

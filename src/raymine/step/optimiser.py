@@ -222,21 +222,24 @@ class Optimiser:
         for block in self._blocks:
             block.grad = None
 
-    def step(self, rate: float, gate: Tensor) -> None:
+    def step(self, rate: float, gate: Tensor, factors: Mapping[str, float] | None = None) -> None:
         """Update the parameters if `gate` [] is true, and clear the gradients.
+
+        factors: on the rate, for parameters whose rate has a schedule of its own, by `part.name`.
 
         This does not count the update in `updates`, since reading the gate would wait for the device. The caller counts
         it when it reads the gate.
         """
-        done = set()
+        done, factors = set(), factors or {}
         for block in self._blocks:
             if block.grad is not None:
-                update(block.values, block.grad, block.first, block.second, self._rates(block.names[0], rate, gate))
+                rates = self._rates(block.names[0], rate * factors.get(block.names[0], 1.0), gate)
+                update(block.values, block.grad, block.first, block.second, rates)
                 done |= set(block.names)
         for name, parameter in self.parameters.items():
             if parameter.grad is None or name in done:
                 continue
-            group, rates = self._groups[name], self._rates(name, rate, gate)
+            group, rates = self._groups[name], self._rates(name, rate * factors.get(name, 1.0), gate)
             first, second, penalty = self.first.get(name), self.second[name], self.penalties.get(name)
             if parameter.grad.is_sparse:
                 grad = parameter.grad.coalesce()

@@ -36,8 +36,10 @@ from raymine.step.schedule import end_of, open_share
 class PoseConfig:
     """Settings of pose refinement.
 
-    lr: learning rate, in radians and in shares of the scale of the scene (half the longest side of its inner box). It
-        follows the schedule of the optimiser.
+    lr: learning rate at the start, in radians and in shares of the scale of the scene (half the longest side of its
+        inner box).
+    final: factor to which the learning rate falls in the second half of refinement, times what the schedule of the
+        optimiser leaves of it.
     limit_degrees, limit_distance: the largest correction of an image, in degrees and as a share of the scale.
     coarse: share of the field's levels that are open at the start, if the field has levels (`contracts.FadesLevels`).
     fade: share of the run over which the other levels are faded in; 0 opens all from the start.
@@ -46,6 +48,7 @@ class PoseConfig:
     """
 
     lr: float = 1e-3
+    final: float = 0.03
     limit_degrees: float = 10.0
     limit_distance: float = 0.1
     coarse: float = 0.25
@@ -58,6 +61,8 @@ class PoseConfig:
             raise ConfigError(
                 f"poses.lr must be above 0, got {self.lr}.", hint="To keep poses as they are, omit `poses`."
             )
+        if not 0 < self.final <= 1:
+            raise ConfigError(f"poses.final must be above 0 and at most 1, got {self.final}.", hint="1 keeps the rate.")
         if not (0 < self.limit_degrees < 180 and self.limit_distance > 0):
             raise ConfigError(
                 "poses need 0 < limit_degrees < 180 and limit_distance > 0; "
@@ -78,6 +83,14 @@ class PoseConfig:
     def ends(self, step: int, horizon: int) -> bool:
         """Whether refinement has ended before step `step` of a run of `horizon` steps."""
         return self.end < 1 and step >= end_of(self.end, horizon)
+
+    def rate_at(self, step: int, horizon: int) -> float:
+        """Factor on the learning rate in step `step` of a run of `horizon` steps.
+
+        1 in the first half of refinement; in the second it falls exponentially to `final`.
+        """
+        done = step / max(1.0, self.end * horizon)
+        return self.final ** min(1.0, max(0.0, 2 * done - 1))
 
     def open_share(self, step: int, horizon: int) -> float:
         """The share of the field's levels that are open in step `step` of a run of `horizon` steps."""

@@ -42,12 +42,14 @@ def train_step(state: TrainState, data: TrainData, draw: DrawBatch | None = None
     if state.ranks.active:
         reduced = reduce_step(state.ranks, state.optimiser, loss.total, loss.mse, marched, trained)
         loss, marched, trained = replace(loss, total=reduced.loss, mse=reduced.mse), reduced.marched, reduced.trained
+    refined = state.poses if state.refining else None
     gate = state.optimiser.gate(loss.total)
     rate = config.optimiser.rate_at(step, state.horizon)
-    state.optimiser.step(rate, gate)
-    if state.poses is not None and state.refining:
-        state.poses.clip()
-        extra = {**extra, **state.poses.numbers()}
+    own = {} if refined is None else {"poses.twist": refined.config.rate_at(step, state.horizon)}
+    state.optimiser.step(rate, gate, own)
+    if refined is not None:
+        refined.clip()
+        extra = {**extra, **refined.numbers()}
     state.step += 1
     if state.average is not None:
         state.average.follow(state.module, state.step)

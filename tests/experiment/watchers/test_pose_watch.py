@@ -136,13 +136,13 @@ def test_run_tells_once_that_poses_stay_as_they_are() -> None:
 
 def test_run_of_an_earlier_version_refines_to_its_end() -> None:
     scene = write_scene(Path("scene"))
-    whole = {**TINY, "poses": {"until": 1.0}}
+    whole = {**TINY, "poses": {"until": 1.0, "final": 1.0}}
     asked = request(scene, Path("whole"), steps=32, overrides=whole, evaluate_views=0)
     train(asked)
     train(replace(asked, out=Path("old")), observer=StopAt(16))
     config = json.loads(Path("old/config.json").read_text())
     config["schema"] = 2
-    del config["train"]["poses"]["until"]
+    del config["train"]["poses"]["until"], config["train"]["poses"]["final"]
     Path("old/config.json").write_text(json.dumps(config))
     path = Path("old/checkpoints/step-00000016.json")
     body = json.loads(path.read_text())
