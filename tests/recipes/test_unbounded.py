@@ -39,7 +39,7 @@ def small(scene: Scene, device: str) -> TrainConfig:
     return replace(
         config,
         field=HashFieldConfig(GridSpec(levels=4, features=2, log2_entries=12, base=8, finest=64), width=16),
-        sampler=replace(config.sampler, resolution=16, step=0.1, cone=0.1, full_steps=32),
+        sampler=replace(config.sampler, resolution=16, step=0.1, cone=0.1, start=16, full_steps=32),
         batch=replace(config.batch, samples=1 << 13),
         optimiser=replace(config.optimiser, warmup=10),
     )

@@ -108,6 +108,18 @@ def test_updates_are_due_every_16_steps() -> None:
     assert [s for s in range(50) if sampler.due(s)] == [16, 32, 48]
 
 
+def test_no_cell_is_left_out_before_start() -> None:
+    config = replace(CONFIG, start=40, full_steps=32)
+    sampler = OccupancySampler(config, UNIT, CPU)
+    assert [s for s in range(90) if sampler.due(s)] == [48, 64, 80]
+    assert config.first_update == 48
+    assert CONFIG.first_update == 16
+    assert [config.visits_all(step) for step in (48, 64, 80)] == [True, True, False]
+    assert sampler.sample(rays_along_x()).samples.count.tolist() == [40] * 50
+    with pytest.raises(ConfigError, match="start >= 0"):
+        OccupancyConfig(start=-1)
+
+
 def test_resolution_must_be_a_multiple_of_eight() -> None:
     with pytest.raises(ConfigError, match=r"multiple of 8 in 8 \.\. 512, got 100"):
         OccupancyConfig(resolution=100)

@@ -301,4 +301,5 @@ class CapturedEngine:
         """See `Engine`. A few steps, of which the third is captured, and the first update of the grid."""
         with self.trainer.rehearsal():
             self.trainer.advance(3)
-            self.trainer.advance(self.trainer.sampler.config.every)
+            self._state.step = self.trainer.sampler.config.first_update
+            self.trainer.advance(1)

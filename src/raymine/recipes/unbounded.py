@@ -17,6 +17,7 @@ from raymine.losses import ColourLoss, DistortionLoss, FreeSpaceLoss
 from raymine.recipes.about import described
 from raymine.recipes.ngp import ngp, ngp_large
 from raymine.recipes.proposal import proposal
+from raymine.samplers import OccupancyConfig
 from raymine.scenes.normalise import find_placement
 from raymine.step import TrainConfig
 
@@ -29,6 +30,10 @@ FEW = 40
 """Training images up to which density in front of cameras is penalised, and no levels are added. With 17 photos of a
 plush toy in a room, held-out views have 14.3 dB without either and 24.6 dB with both. With 85 photos of the
 observatory the penalty costs 0.9 dB and the levels gain 1.6 dB (docs/LOG.md)."""
+
+FORMING = 64
+"""Steps before cells of the occupancy grid are left out. What few cameras see forms late: a part of a wall that is not
+opaque yet when its cells count as empty is never sampled again, and rays explain it by what lies behind (docs/LOG.md)."""
 
 
 @described(
@@ -55,4 +60,11 @@ def unbounded(scene: Scene, device: str) -> TrainConfig:
         sampled = proposal(scene, device)
         return replace(sampled, loss=(*sampled.loss, DistortionLoss(0.01)))
     loss: tuple[Term, ...] = (ColourLoss("l2"), DistortionLoss(0.01))
-    return replace(config, loss=(*loss, FreeSpaceLoss()) if few else loss, batch=batch, levels=LEVELS if far else 0)
+    assert isinstance(config.sampler, OccupancyConfig)
+    return replace(
+        config,
+        loss=(*loss, FreeSpaceLoss()) if few else loss,
+        sampler=replace(config.sampler, start=FORMING),
+        batch=batch,
+        levels=LEVELS if far else 0,
+    )

@@ -6,6 +6,7 @@ cell). A cell is occupied while its value exceeds min(threshold, mean value of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,7 +39,9 @@ class OccupancyConfig:
 
     resolution: cells per side of each level. step: length of a step. cone: growth of the step length per unit distance.
     decay: the factor on a cell's value at an update. threshold: the opacity of one step above which a cell is occupied.
-    every: training steps between two updates. full_steps: until this step an update visits every cell.
+    every: training steps between two updates. start: training steps before the first update, in which every cell counts
+        as occupied; a surface that has not formed yet is left out else, and no sample brings it back. full_steps: for
+        so many steps after `start` an update visits every cell.
     cells: the most cells per level that a partial update visits.
     settle: after this many steps 1 - decay shrinks in proportion to settle / step. Thin structures, which random points
         rarely hit, then stay occupied. 0: the decay is constant.
@@ -50,6 +53,7 @@ class OccupancyConfig:
     decay: float = 0.95
     threshold: float = 1e-2
     every: int = 16
+    start: int = 0
     full_steps: int = 256
     cells: int = 1 << 17
     settle: int = 0
@@ -63,10 +67,10 @@ class OccupancyConfig:
                 "the occupancy grid needs step > 0, 0 <= cone < 1, 0 < decay <= 1 and threshold > 0; "
                 f"got {self.step}, {self.cone}, {self.decay} and {self.threshold}."
             )
-        if self.every < 1 or self.full_steps < 0 or self.cells < 1 or self.settle < 0:
+        if self.every < 1 or self.start < 0 or self.full_steps < 0 or self.cells < 1 or self.settle < 0:
             raise ConfigError(
-                "the occupancy schedule needs every >= 1, full_steps >= 0, cells >= 1 and settle >= 0; "
-                f"got {self.every}, {self.full_steps}, {self.cells} and {self.settle}."
+                "the occupancy schedule needs every >= 1, start >= 0, full_steps >= 0, cells >= 1 and settle >= 0; "
+                f"got {self.every}, {self.start}, {self.full_steps}, {self.cells} and {self.settle}."
             )
 
     def build(self, bounds: Bounds, seed: int, device: torch.device) -> OccupancySampler:
@@ -76,6 +80,15 @@ class OccupancyConfig:
     def memory(self, bounds: Bounds) -> Memory:
         """Fixed: the float value of each cell, and as much again during an update."""
         return Memory(bounds.levels * self.resolution**3 * 8)
+
+    @property
+    def first_update(self) -> int:
+        """The training step before which the grid is updated first."""
+        return self.every * max(1, math.ceil(self.start / self.every))
+
+    def visits_all(self, step: int) -> bool:
+        """Whether an update before training step `step` visits every cell, also if it is not the first one."""
+        return step < self.start + self.full_steps
 
     def decay_at(self, step: int) -> float:
         """The decay of an update before training step `step`."""
@@ -156,11 +169,11 @@ class OccupancySampler:
 
     def due(self, step: int) -> bool:
         """Whether the grid is updated before training step `step`."""
-        return step % self.config.every == 0 and step > 0
+        return step % self.config.every == 0 and step >= self.config.first_update
 
     def update(self, density: DensityAtPoints, seed: int, step: int) -> None:
-        """Update the grid: all cells until step `full_steps`, some cells afterwards. The first update overwrites."""
-        young = not self.swept or step < self.config.full_steps
+        """Update the grid: all cells at first, some cells later (`visits_all`). The first update overwrites."""
+        young = not self.swept or self.config.visits_all(step)
         levels = range(self.bounds.levels)
         visits = (self._visit(level, young, seed, step * len(levels) + level) for level in levels)
         # Before the first sweep the values mean nothing. Decaying from a guess would keep empty cells for long.

@@ -192,7 +192,7 @@ class GraphTrainer(ABC):
 
     def _update_grid(self, step: int) -> None:
         sampler = self.sampler
-        everything = not sampler.swept or step < sampler.config.full_steps
+        everything = not sampler.swept or sampler.config.visits_all(step)
         self.update_cells(step, everything)
         sampler.changed()
 
