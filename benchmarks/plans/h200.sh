@@ -4,8 +4,8 @@
 #   bash benchmarks/plans/h200.sh {1|2|3} DATA OUT [ROWS...]
 #
 # DATA: the folder of scenes. OUT: the folder that rows are appended to. ROWS: rows of earlier calls, which are not
-# measured again (benchmarks/results/h200-variants.jsonl has many). Environment: LIMIT (seconds, 530), PYTHON, COMMIT (to
-# record), MORE (further options of bench_variants.py, such as --rehearse).
+# measured again (benchmarks/results/h200-variants.jsonl has many; README.md says when not to give it). Environment:
+# LIMIT (seconds, 530), PYTHON, COMMIT (to record), MORE (further options of bench_variants.py, such as --rehearse).
 set -u
 call=$1 data=$2 out=$3
 shift 3
@@ -14,14 +14,19 @@ cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
 mkdir -p "$out"
 
-# variants PLAN...: the plans in order, for the seconds that are left. What fails ends nothing else.
+# variants PLAN...: the plans in order, for the seconds that are left. What fails ends nothing else. Of two processes one
+# trains while the other opens images and compiles.
 variants() {
-    local plans=() done=()
+    local plans=() done=() worker
     for plan in "$@"; do plans+=("benchmarks/plans/$plan.json"); done
     for file in "${rows[@]}"; do done+=(--done "$file"); done
-    # shellcheck disable=SC2086
-    "$python" benchmarks/bench_variants.py --plan "${plans[@]}" --data "$data" --within $((limit - SECONDS)) \
-        ${done[@]+"${done[@]}"} ${COMMIT:+--commit "$COMMIT"} --out "$out/variants.jsonl" ${MORE:-}
+    for worker in 0 1; do
+        # shellcheck disable=SC2086
+        "$python" benchmarks/bench_variants.py --plan "${plans[@]}" --data "$data" --within $((limit - SECONDS)) \
+            --share $worker/2 --turns "$out/turns.lock" ${done[@]+"${done[@]}"} ${COMMIT:+--commit "$COMMIT"} \
+            --out "$out/variants.jsonl" ${MORE:-} &
+    done
+    wait
 }
 
 # poses: lego with right, wrong and refined poses.
@@ -32,12 +37,12 @@ poses() {
 
 rows=("$@")
 case $call in
-1) variants unbounded captures longer ;;
+1) variants forming unbounded captures longer ;;
 2)
     poses
-    variants models objects init_from captures levers techniques policies longer
+    variants forming models objects policies techniques levers init_from captures longer
     ;;
-3) variants models objects captures policies levers techniques init_from longer ;;
+3) variants models objects policies captures levers techniques init_from longer ;;
 *)
     echo "error: the call is 1, 2 or 3, not $call." >&2
     exit 2

@@ -137,6 +137,25 @@ def test_runs_that_do_not_fit_are_left_out_and_the_list_says_what_is_expected(
 PLANS = sorted((REPOSITORY / "benchmarks" / "plans").glob("*.json"))
 
 
+def test_two_processes_share_the_runs_and_take_turns(
+    scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, seeds = tmp_path / "rows.jsonl", []
+    for share in ("0/2", "1/2"):
+        asked = ("--seeds", 3, "--seconds", 0.1, "--looks", "0.1", "--share", share, "--turns", tmp_path / "lock")
+        assert bench(monkeypatch, scene, *asked, "--out", out) == 0
+        seeds.append([row["run"]["seed"] for row in written(out) if row["row"] == "run"])
+    assert seeds == [[0, 2], [0, 2, 1]]
+    capsys.readouterr()
+    # Another process had the turn for so long that too little time is left.
+    left = iter((100.0, 0.05, 0.05))
+    monkeypatch.setattr(variants, "seconds_left", lambda _: next(left))
+    assert bench(monkeypatch, scene, "--seconds", 0.2, "--out", tmp_path / "late.jsonl") == 1
+    assert "failed" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        bench(monkeypatch, scene, "--share", "half")
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
 def test_committed_plan_has_runs_whose_settings_exist(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from raymine.fields import HashFieldConfig
 from raymine.kernels.hash_grid.op import GridSpec
 from raymine.losses import ColourLoss, DistortionLoss, FreeSpaceLoss, InterlevelLoss
 from raymine.rays import CameraRig
-from raymine.recipes.unbounded import FEW, LEVELS
+from raymine.recipes.unbounded import FEW, FORMING, LEVELS
 from raymine.samplers import OccupancyConfig
 from raymine.samplers.proposal import ProposalConfig
 from raymine.step import TrainConfig, TrainData, TrainState, create_state, train_step
@@ -115,6 +116,16 @@ def test_few_photos_keep_the_levels_of_the_scene(tmp_path: Path) -> None:
     assert not any("unbounded samples" in said for said in capture.scene.decisions)
 
 
+def test_cameras_that_all_look_one_way_leave_cells_out_at_once() -> None:
+    frames = tuple(
+        replace(frame, pose=np.concatenate((np.eye(3), [[0.1 * i], [0.0], [4.0]]), 1))
+        for i, frame in enumerate(SCENE.frames)
+    )
+    config = recipes.build("unbounded", replace(SCENE, frames=frames), "cuda")
+    assert isinstance(config.sampler, OccupancyConfig)
+    assert (config.sampler.start, config.levels) == (0, 0)
+
+
 @pytest.mark.usefixtures("many")
 def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     write_colmap(ring(), tmp_path / "capture")
@@ -127,6 +138,7 @@ def test_auto_takes_the_recipe_that_suits_the_scene(tmp_path: Path) -> None:
     assert {type(term) for term in on_cpu.loss} == {ColourLoss, InterlevelLoss, DistortionLoss}
     assert isinstance(on_cuda.sampler, OccupancyConfig)
     assert on_cuda.levels == LEVELS
+    assert on_cuda.sampler.start == FORMING
     box = prepare(TrainRequest("builtin", steps=1, device="cpu"))
     assert box.config.recipe == "ngp"
 
@@ -147,3 +159,21 @@ def test_run_of_a_capture_is_trained_resumed_and_opened_with_its_levels(tmp_path
     asked = prepare(TrainRequest(tmp_path / "capture", recipe=far_reaching, steps=1, device="cpu"))
     assert any(f"far_reaching samples {LEVELS} levels" in said for said in asked.scene.decisions)
     assert raymine.load(tmp_path / "far").scene.bounds.levels == far.scene.bounds.levels == LEVELS
+
+
+def test_resumed_run_of_an_earlier_version_keeps_its_first_update_of_the_grid(tmp_path: Path) -> None:
+    write_colmap(ring(), tmp_path / "capture")
+    options = {"out": tmp_path / "run", "device": "cpu", "progress": False}
+
+    start = 0
+
+    def recipe(scene: Scene, device: str) -> TrainConfig:
+        config = small(scene, device)
+        return replace(config, sampler=replace(config.sampler, start=start))  # type: ignore[type-var]
+
+    raymine.train(tmp_path / "capture", recipe, steps=4, **options)
+    start = 16
+    again = raymine.train(tmp_path / "capture", recipe, steps=6, resume=True, **options)
+    assert again.step == 6
+    assert isinstance(again.config.train.sampler, OccupancyConfig)
+    assert again.config.train.sampler.start == 0

@@ -196,19 +196,25 @@ def prepare(request: TrainRequest, stored: RunConfig | None = None, *, ranks: Ra
     return Prepared(scene, digest, config, device, start, details, budget)
 
 
+_DECIDED = {"poses": ("until", "final"), "sampler": ("start",)}
+"""Settings for which runs of earlier versions had other values than recipes and flags give now."""
+
+
 def _as_begun(train: TrainConfig, begun: TrainConfig, request: TrainRequest) -> TrainConfig:
     """The config of a resumed run, with what it decided when it began where the request does not say it."""
     if train.image_memory is None:
         train = replace(train, image_memory=begun.image_memory)
-    whole = request.overrides.get("poses", {})
-    if train.poses is not None and begun.poses is not None and isinstance(whole, dict):
-        # Runs of earlier versions refine poses in another way (`config.migrate`).
+    for section, names in _DECIDED.items():
+        own, theirs = getattr(train, section), getattr(begun, section)
+        whole = request.overrides.get(section, {})
+        if own is None or type(own) is not type(theirs) or not isinstance(whole, dict):
+            continue
         kept = {
-            name: getattr(begun.poses, name)
-            for name in ("until", "final")
-            if name not in whole and f"poses.{name}" not in request.overrides
+            name: getattr(theirs, name)
+            for name in names
+            if hasattr(theirs, name) and name not in whole and f"{section}.{name}" not in request.overrides
         }
-        train = replace(train, poses=replace(train.poses, **kept))
+        train = replace(train, **{section: replace(own, **kept)})
     return train
 
 
