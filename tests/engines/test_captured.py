@@ -102,6 +102,29 @@ def test_learning_rate_of_poses_falls_on_the_device_as_in_the_plain_step() -> No
     assert float((one - other).norm() / other.norm()) < 0.02
 
 
+def test_grid_is_first_updated_when_the_sampler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = replace(CONFIG.sampler, every=2, start=3, full_steps=3)  # type: ignore[type-var]
+    seen: list[tuple[int, bool]] = []
+    update = CapturedTrainer.update_cells
+
+    def noted(trainer: CapturedTrainer, step: int, everything: bool) -> None:
+        seen.append((step, everything))
+        update(trainer, step, everything)
+
+    monkeypatch.setattr(CapturedTrainer, "update_cells", noted)
+    state = fresh("none", sampler=sampler)
+    engine = CapturedEngine(state, DATA, "")
+    assert bool(engine.trainer.grid.bytes.all())
+    engine.warm_up()
+    assert seen == [(4, True)], "its kernels are compiled before the clock runs"
+    assert state.step == 0
+    assert bool(engine.trainer.grid.bytes.all())
+    seen.clear()
+    for _ in range(8):
+        engine.advance(1)
+    assert seen == [(4, True), (6, False)]
+
+
 def test_corrections_that_a_captured_step_finds_stay_within_their_limits() -> None:
     state = fresh("none", poses=PoseConfig(until=1.0, fade=0.0, limit_degrees=0.01, limit_distance=1e-4))
     trainer = CapturedTrainer(state, DATA, refining=True)
