@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from raymine.contracts import Group
+from raymine.contracts import Group, Term
 from raymine.engines import choice
 from raymine.engines.fused.rays import DeviceRays
 from raymine.fields import HashField
 from raymine.fields.plane_field import PlaneFieldConfig
 from raymine.fields.voxel_field import VoxelFieldConfig
 from raymine.kernels import dispatch
-from raymine.losses import TotalVariation
+from raymine.losses import FreeSpaceLoss, TotalVariation
 from raymine.mining import HardConfig, MiningConfig
 from raymine.pixels import PixelConfig
 from raymine.step import TrainState, create_state, train_step
@@ -154,10 +154,13 @@ def test_captured_step_obeys_rate_and_decay_of_a_group(monkeypatch: pytest.Monke
     assert float((moved - wanted).norm() / wanted.norm()) < 0.02
 
 
-def test_captured_step_adds_the_gradient_of_terms_over_parameters() -> None:
+@pytest.mark.parametrize(
+    "term", [TotalVariation(0.1), FreeSpaceLoss(weight=3.0, count=64)], ids=lambda it: type(it).__name__
+)
+def test_captured_step_adds_the_gradient_of_terms_over_parameters(term: Term) -> None:
     field = PlaneFieldConfig(resolutions=(4, 8), features=4, width=16)
     mining = MiningConfig(policy="hard", hard=HardConfig(draw="poisson"))
-    loss = (*CONFIG.loss, TotalVariation(0.1))
+    loss = (*CONFIG.loss, term)
     config = replace(CONFIG, engine="captured", mining=mining, field=field, loss=loss)
     captured, plain = (create_state(config, DATA, seed=3, device=DEVICE) for _ in range(2))
     for state in (captured, plain):
@@ -166,6 +169,8 @@ def test_captured_step_adds_the_gradient_of_terms_over_parameters() -> None:
     for _ in range(3):
         trainer.advance(1)
         train_step(plain, DATA, draw)
+    if GPU:
+        assert "step" in trainer._graphs, "nothing in the step waits for the device"
     for name, value in plain.tensors().items():
         if name.startswith(("field.", "adam.first")):
             distance = (captured.tensors()[name] - value).norm() / value.norm().clamp_min(1e-12)

@@ -97,16 +97,22 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_photos(count: int) -> Scene:
-    frames = tuple(replace(SCENE.frames[0], split="train") for _ in range(count))
+    frames = tuple(replace(SCENE.frames[i % len(SCENE.frames)], split="train") for i in range(count))
     return replace(SCENE, frames=frames, format="colmap")
 
 
 @pytest.mark.parametrize(
-    ("count", "device", "few"), [(FEW, "cpu", True), (FEW + 1, "cpu", False), (FEW, "cuda", False)]
+    ("count", "device", "few"),
+    [(FEW, "cpu", True), (FEW + 1, "cpu", False), (FEW, "cuda", True), (FEW + 1, "cuda", False)],
 )
-def test_few_photos_on_a_cpu_get_the_free_space_loss(count: int, device: str, few: bool) -> None:
+def test_few_photos_around_a_thing_get_the_free_space_loss(count: int, device: str, few: bool) -> None:
     config = recipes.build("unbounded", with_photos(count), device)
     assert any(isinstance(term, FreeSpaceLoss) for term in config.loss) == few
+    assert (config.levels == 0) == (few or device == "cpu")
+    if device == "cuda":
+        assert config.batch.samples == (1 << 19 if few else 1 << 21)
+        assert isinstance(config.sampler, OccupancyConfig)
+        assert config.sampler.start == (0 if few else FORMING)
 
 
 def test_few_photos_keep_the_levels_of_the_scene(tmp_path: Path) -> None:
@@ -124,6 +130,7 @@ def test_cameras_that_all_look_one_way_leave_cells_out_at_once() -> None:
     config = recipes.build("unbounded", replace(SCENE, frames=frames), "cuda")
     assert isinstance(config.sampler, OccupancyConfig)
     assert (config.sampler.start, config.levels) == (0, 0)
+    assert not any(isinstance(term, FreeSpaceLoss) for term in config.loss), "the fused step has no such term"
 
 
 @pytest.mark.usefixtures("many")

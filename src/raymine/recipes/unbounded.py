@@ -30,11 +30,13 @@ FEW = 40
 """Training images up to which density in front of cameras is penalised, and no levels are added. With 17 photos of a
 plush toy in a room, held-out views have 14.3 dB without either and 24.6 dB with both. With 85 photos of the
 observatory the penalty costs 0.9 dB and the levels gain 1.6 dB (docs/LOG.md)."""
+FEW_SAMPLES = 1 << 19
+"""Samples of a step on CUDA with that penalty. Such steps are captured, and longer than fused ones."""
 
 FORMING = 64
 """Steps before cells of the occupancy grid are left out. What few cameras see forms late. A part of a wall that is not
 opaque when its cells count as empty is not sampled again, and rays explain it by what lies behind. Fern, whose cameras
-all see the same, gains nothing by it and loses up to 0.4 dB on a CPU (docs/LOG.md)."""
+all see the same, gains nothing and loses up to 0.4 dB on a CPU; few photos lose up to 2.9 dB to fog (docs/LOG.md)."""
 
 
 @described(
@@ -51,10 +53,9 @@ def unbounded(scene: Scene, device: str) -> TrainConfig:
             hint="Use the recipe `ngp` or `ngp-large`.",
         )
     config = ngp(scene, device) if device == "cpu" else ngp_large(scene, device)
-    batch = config.batch if device == "cpu" else replace(config.batch, samples=2 * config.batch.samples)
     inward = find_placement(np.stack([frame.pose for frame in scene.frames])).layout == "inward"
-    # On CUDA the penalty would leave the fused step, which is much faster, and nothing was measured there.
-    few = device == "cpu" and len(scene.of_split("train")) <= FEW
+    # On CUDA the penalty costs the fused step, which fern, whose cameras all look one way, has no reason to give up.
+    few = len(scene.of_split("train")) <= FEW and (inward or device == "cpu")
     far = inward and scene.format != _SAYS_ITS_REACH and not few
     if far and device == "cpu":
         # Bonsai has 28.1 dB after 300 s where an occupancy grid had 26.2; the observatory has the same with either.
@@ -62,10 +63,13 @@ def unbounded(scene: Scene, device: str) -> TrainConfig:
         return replace(sampled, loss=(*sampled.loss, DistortionLoss(0.01)))
     loss: tuple[Term, ...] = (ColourLoss("l2"), DistortionLoss(0.01))
     assert isinstance(config.sampler, OccupancyConfig)
+    batch = config.batch
+    if device != "cpu":
+        batch = replace(batch, samples=FEW_SAMPLES if few else 2 * batch.samples)
     return replace(
         config,
         loss=(*loss, FreeSpaceLoss()) if few else loss,
-        sampler=replace(config.sampler, start=FORMING if inward else 0),
+        sampler=replace(config.sampler, start=FORMING if inward and not few else 0),
         batch=batch,
         levels=LEVELS if far else 0,
     )
